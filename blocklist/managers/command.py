@@ -9,8 +9,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -18,7 +17,6 @@ from blocklist.managers.plan import ManagerError
 
 DEFAULT_MAX_OUTPUT: Final = 64 * 1024
 """Bytes of each output stream that are stored; the rest is read and dropped."""
-_CHECK_SECONDS: Final = 0.2
 _MAX_QUOTED: Final = 300
 """Characters of a command, and of its output, in an error message."""
 
@@ -38,15 +36,14 @@ def run(
     timeout: float,
     stdin: bytes = b"",
     max_output: int = DEFAULT_MAX_OUTPUT,
-    is_stopped: Callable[[], bool] = lambda: False,
     variables: Mapping[str, str] | None = None,
     secret: bool = False,
 ) -> CommandOutput:
     """Run the command in its own process group until it ends; after `timeout` seconds the whole group is killed.
 
-    `max_output` limits stdout, in bytes. `variables` are added to the environment. `is_stopped` is asked several times
-    a second whether to kill it earlier. Raises ManagerError, with an excerpt of the output (but not of stdout if that
-    is `secret`), if the command cannot be started, is killed, or ends with an exit code other than 0.
+    `max_output` limits stdout, in bytes. `variables` are added to the environment. Raises ManagerError, with an excerpt
+    of the output (but not of stdout if that is `secret`), if the command cannot be started, is killed, or ends with an
+    exit code other than 0.
     """
     # A file, not a pipe: a command that does not read its input must not block this process.
     with tempfile.TemporaryFile() as input_file:
@@ -65,16 +62,11 @@ def run(
             raise ManagerError(f"{command[0]} cannot be run: {error.strerror or error}.") from error
     with process:
         out, err = _PipeReader(process.stdout, max_output), _PipeReader(process.stderr, DEFAULT_MAX_OUTPUT)
-        killed = _wait_or_kill(process, timeout, is_stopped)
+        killed = _wait_or_kill(process, timeout)
         output = CommandOutput(stdout=out.text(), stderr=err.text(), complete=out.complete)
     quoted = _quoted_output(output, secret=secret)
     if killed:
-        reason = (
-            "was killed, as the manager is stopping"
-            if is_stopped()
-            else f"did not end within {timeout:g} s and was killed"
-        )
-        raise ManagerError(f"{_quoted_command(command)} {reason}.{quoted}")
+        raise ManagerError(f"{_quoted_command(command)} did not end within {timeout:g} s and was killed.{quoted}")
     if process.returncode:
         raise ManagerError(f"{_quoted_command(command)} failed with exit code {process.returncode}.{quoted}")
     return output
@@ -104,13 +96,11 @@ class _PipeReader:
                 self.complete = self.complete and len(chunk) <= room
 
 
-def _wait_or_kill(process: subprocess.Popen[bytes], timeout: float, is_stopped: Callable[[], bool]) -> bool:
-    """Wait until the process ends; whether it exceeded the timeout, or is to stop, and was killed."""
-    deadline = time.monotonic() + timeout
-    while not is_stopped() and (left := deadline - time.monotonic()) > 0:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(min(left, _CHECK_SECONDS))
-            return False
+def _wait_or_kill(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Wait until the process ends; whether it exceeded the timeout and was killed."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout)
+        return False
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

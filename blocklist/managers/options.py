@@ -27,7 +27,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         description="Keeps a cluster manager in line with the blocklist: plans, applies and acknowledges each change.",
     )
     kinds = parser.add_subparsers(dest="manager", required=True, metavar="yarn|slurm|kubernetes|exec")
-    about = "YARN: node labels and resources by its REST API, or the exclude file."
+    about = "YARN: node labels and resources by its REST API."
     add_yarn_options(_add_subparser(kinds, "yarn", about, every=YARN_INTERVAL))
     _add_slurm(_add_subparser(kinds, "slurm", "Slurm: drains and resumes nodes with scontrol."))
     kubernetes = _add_subparser(kinds, "kubernetes", "Kubernetes: taints nodes, and may evict pods.", "kubernetes")

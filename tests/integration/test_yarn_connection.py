@@ -23,6 +23,7 @@ from tests.integration.test_tls import certificate
 from tests.yarn.simulated import MEGABYTES, SimulatedYarn, serving
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CAPACITY_SCHEDULER = http_response(b'{"scheduler": {"schedulerInfo": {"type": "capacityScheduler"}}}')
 
 
 def info(state: str) -> bytes:
@@ -79,9 +80,10 @@ def test_an_error_says_what_is_wrong(response: bytes, error: type[Exception], te
 
 
 def test_the_active_one_of_several_is_found_and_all_are_named_if_there_is_none() -> None:
-    with fake_server(info("STANDBY")) as standby, fake_server(info("ACTIVE")) as active:
+    active_one = fake_server(info("ACTIVE"), CAPACITY_SCHEDULER, http_response(b""))
+    with fake_server(info("STANDBY")) as standby, active_one as active:
         found = ResourceManager([standby.url, active.url], Access(), Stop(), 60)
-        found.find_active(needs_labels=False)
+        found.find_active()
         assert found.url == active.url
     with fake_server(info("STANDBY")) as standby:
         alone = pytest.raises(NoAnswerError, match=r"\(STANDBY\)\. Is there another one\? Give --resource-manager for")
@@ -111,10 +113,9 @@ def test_a_scheduler_that_ignores_labels_is_an_error() -> None:
 def test_what_would_reject_a_change_is_an_error_before_anything_is_blocked(
     status: str, message: str, text: str | None
 ) -> None:
-    scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "capacityScheduler"}}}')
     rejection = http_response(f'{{"RemoteException": {{"message": "{message}"}}}}'.encode(), status)
     error = nullcontext() if text is None else pytest.raises(RejectedError, match=text)
-    with fake_server(info("ACTIVE"), scheduler, rejection) as server, error:
+    with fake_server(info("ACTIVE"), CAPACITY_SCHEDULER, rejection) as server, error:
         ResourceManager([server.url], Access(), Stop(), 60).find_active()
 
 

@@ -17,9 +17,6 @@ from blocklist.managers.exec import ExecState
 from blocklist.managers.options import build_parser
 from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
 from blocklist.managers.slurm import SlurmNode
-from blocklist.managers.yarn import exclude_manager as yarn
-from blocklist.managers.yarn.exclude_file import Entries
-from blocklist.managers.yarn.exclude_manager import DecommissionTimeouts
 from blocklist.model.node_facts import NodeFacts, make_label_value, report_nodes
 from blocklist.model.report import Report
 from blocklist.model.reported_node import make_reported_node
@@ -29,8 +26,6 @@ from blocklist.wire.listeners import report_fields
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})
-XML = DecommissionTimeouts(per_node=True, evacuate=30)
-PLAIN = DecommissionTimeouts(per_node=False)
 
 
 def node(node_id: str, action: BlockAction = BLOCK, end: int = PERMANENT, cause: str = "disk") -> BlockedNode:
@@ -58,49 +53,6 @@ def test_the_help_shows_the_interval_of_each_manager(capsys: pytest.CaptureFixtu
             build_parser("blocklist manager").parse_args([manager, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
         assert f"while the list does not change (default: {seconds})" in shown
-
-
-class TestYarn:
-    @given(lists, st.lists(lists, max_size=3), st.sampled_from([XML, PLAIN]))
-    def test_an_applied_plan_matches_the_list(
-        self, last: dict[str, BlockedNode], before: list[dict[str, BlockedNode]], timeouts: DecommissionTimeouts
-    ) -> None:
-        current: Entries = {}
-        for nodes in [*before, last]:
-            current = yarn.make_plan(nodes, current, timeouts).entries
-        assert current.keys() == last.keys()
-        assert yarn.make_plan(last, current, timeouts).steps == ()
-
-    def test_each_step_has_a_reason(self) -> None:
-        nodes = by_id(node("n1"), node("n2", EVACUATE, end=1000), node("n3"))
-        stopped = "no new containers, running containers are stopped after 30 s."
-        running = "no new containers, running containers may finish."
-        plan = yarn.make_plan(nodes, {"n1": 30, "n3": -1, "n9": -1}, XML)
-        assert [(step.action, step.reason) for step in plan.steps] == [
-            (StepAction.BLOCK, f"Node n1 is blocked without end (disk): {running}"),
-            (StepAction.EVACUATE, f"Node n2 is blocked until 1970-01-01T00:00:01Z (disk): {stopped}"),
-            (StepAction.FREE, "Node n9 is no longer blocked."),
-        ]
-        assert plan.entries == {"n1": -1, "n2": 30, "n3": -1}
-        assert plan.refused == {}
-
-    def test_a_plain_file_cannot_evacuate_one_node_alone(self) -> None:
-        nodes = by_id(node("n1"), node("n2", EVACUATE))
-        plan = yarn.make_plan(nodes, {}, PLAIN)
-        assert plan.entries == {"n1": None, "n2": None}
-        assert plan.refused.keys() == {"n2"}
-        assert "not evacuated" in plan.refused["n2"]
-        assert yarn.make_plan(nodes, {}, DecommissionTimeouts(per_node=False, default=0)).refused == {}, (
-            "then all are stopped"
-        )
-
-    @pytest.mark.parametrize(("end", "timeout"), [(5_001, 5), (5_002, 6), (PERMANENT, -1), (10**15, -1)])
-    def test_the_evacuation_timeout_can_be_the_length_of_the_block(self, end: int, timeout: int) -> None:
-        assert yarn.timeout_of(node("n1", EVACUATE, end), DecommissionTimeouts(per_node=True, evacuate=None)) == timeout
-
-    @pytest.mark.parametrize(("seconds", "option"), [(-1, ["-g", "-server"]), (5, ["-g", "5", "-server"])])
-    def test_the_refresh_command_is_graceful(self, seconds: int, option: list[str]) -> None:
-        assert yarn.refresh_command(["yarn", "rmadmin", "-refreshNodes"], seconds)[3:] == option
 
 
 class TestSlurm:

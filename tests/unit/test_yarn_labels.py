@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.plan import StepAction
 from blocklist.managers.yarn.cluster_state import YarnNode, YarnState, parse_masters, parse_state
-from blocklist.managers.yarn.excluded_nodes import Excludable, choose
 from blocklist.managers.yarn.inventory import describe
 from blocklist.managers.yarn.label_plan import LabelPlan, make_plan
 from blocklist.managers.yarn.mark import Capacity, Further, MarkLabels, NodeMark
@@ -258,42 +257,3 @@ class TestAnswers:
         node = YarnNode(id="w1:1", host="w1", state="RUNNING", label=label)
         assert dict(describe([node], MARKS)[0].labels)["capacity.yarn/memory-mb"] == "8192"
         assert ("label.yarn/gpu", "") in describe([node], MARKS)[0].labels
-
-
-class TestExcludeFile:
-    NODES = (
-        YarnNode(id="w1:1", host="w1", state="RUNNING", containers=2),
-        YarnNode(id="w2:1", host="w2", state="RUNNING"),
-        YarnNode(id="w3:1", host="w3", state="DECOMMISSIONING"),
-    )
-
-    def choose(
-        self, *nodes: BlockedNode, accept_exits: bool = False, min_nodes: int = 0
-    ) -> tuple[list[str], dict[str, str]]:
-        rules = Excludable(accept_exits=accept_exits, min_nodes=min_nodes)
-        chosen, refused = choose(blocks_of(nodes, ["w1", "w2", "w3"]), {"w3": -1}, self.NODES, rules)
-        return [f"{host} {block.action.name}" for host, block in chosen.items()], refused
-
-    def test_what_would_not_come_back_is_refused(self) -> None:
-        chosen, refused = self.choose(block("w1", EVACUATE), block("w2"), block("w3"))
-        assert chosen == ["w3 MARK_BLOCKED", "w1 MARK_BLOCKED"]
-        assert refused["w1"].startswith(
-            "Node w1 gets no new containers, but is not evacuated: that would end its NodeManager"
-        )
-        assert refused["w2"].startswith("Node w2 is idle: to exclude it would end its NodeManager")
-
-    def test_exits_can_be_accepted(self) -> None:
-        chosen, refused = self.choose(block("w1", EVACUATE), block("w2"), accept_exits=True)
-        assert sorted(chosen) == ["w1 MARK_BLOCKED_AND_EVACUATE_TASKS", "w2 MARK_BLOCKED"]
-        assert refused == {}
-
-    def test_a_minimum_of_nodes_stays_in_service(self) -> None:
-        chosen, refused = self.choose(block("w1"), block("w2"), accept_exits=True, min_nodes=1)
-        assert chosen == ["w1 MARK_BLOCKED"]
-        assert "fewer than 1 nodes" in refused["w2"]
-
-    def test_what_is_excluded_stays_so_also_if_fewer_nodes_than_the_minimum_are_left(self) -> None:
-        blocks = blocks_of([block("w1"), block("w2", start=0)], ["w1", "w2"])
-        chosen, refused = choose(blocks, {"w1": -1}, self.NODES, Excludable(accept_exits=True, min_nodes=2))
-        assert list(chosen) == ["w1"]
-        assert list(refused) == ["w2"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from blocklist.managers.yarn import evacuation
 from blocklist.managers.yarn import resource_manager as resource_manager_module
 from blocklist.managers.yarn.address_names import AddressNames
 from blocklist.managers.yarn.connection import Access, NoAnswerError
-from blocklist.managers.yarn.exclude_manager import DecommissionTimeouts, ExcludeManager
 from blocklist.managers.yarn.interruptible import Stop, StoppedError
 from blocklist.managers.yarn.label_manager import LabelManager
 from blocklist.managers.yarn.mark import MarkLabels
@@ -181,22 +179,6 @@ class TestStop:
             assert isinstance(Background(lambda: apply(manager)).wait(), StoppedError)
         assert yarn.host_labels == {"w1": "gpu"}
         assert yarn.effective() == {"w1": "ssd"}
-
-    def test_a_stop_ends_the_command_that_makes_yarn_read_the_file(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        started = tmp_path / "started"
-        command = ["sh", "-c", f"touch {started}; sleep 600"]
-        manager = excluding(tmp_path / "exclude", Stop(), None, command=command)
-        running = Background(lambda: manager.apply(manager.plan(desired("w1"))))
-        deadline = threading.Event()
-        for _ in range(1200):
-            if started.exists():
-                break
-            deadline.wait(0.1)
-        manager.stop()
-        assert isinstance(running.wait(), StoppedError)
-        assert "the next start of the manager repeats it" in caplog.text
 
 
 class TestRejections:
@@ -414,33 +396,6 @@ class TestNames:
         assert yarn.effective() == {"w1": "blocklist"}
 
 
-class TestExcludeFile:
-    def test_an_excluded_host_stays_in_the_file_while_yarn_does_not_name_it(self, tmp_path: Path) -> None:
-        """After a restart, until its NodeManager registers."""
-        file = tmp_path / "exclude"
-        file.write_text("gone")
-        yarn = SimulatedYarn(["w1", "w2"])
-        with excluding_on(file, yarn) as manager:
-            manager.apply(state_after(manager, yarn, "w1"))
-        assert file.read_text().endswith("\nw1\n# blocklist: end\ngone")
-        with excluding_on(file, SimulatedYarn([])) as manager:
-            plan = manager.plan(desired("w1"))
-            assert plan.refused == {}
-            assert plan.steps == ()
-            assert [step.name for step in manager.plan(desired()).steps] == ["w1"]
-
-    def test_nothing_is_taken_off_the_file_until_the_addresses_of_the_list_are_resolved(self, tmp_path: Path) -> None:
-        file = tmp_path / "exclude"
-        yarn = SimulatedYarn(["w1", "w2"])
-        with excluding_on(file, yarn) as manager:
-            manager.apply(state_after(manager, yarn, "w1"))
-        with excluding_on(file, yarn, failing) as manager:
-            plan = state_after(manager, yarn, ADDRESS, "w2")
-            with pytest.raises(ManagerError, match=f"Node w1 is not freed.*{ADDRESS}"):
-                manager.apply(plan)
-            assert "\nw1\nw2\n" in file.read_text()
-
-
 class Forgetful(SimulatedYarn):
     """Answers that it gives resources back, but does not do it for `forgets`."""
 
@@ -505,43 +460,3 @@ def reject(rejected: str) -> Callable[[str, str], None]:
 
 def failing(address: str) -> list[str]:
     raise OSError(f"no answer for {address}")
-
-
-def excluding(
-    file: Path,
-    stop: Stop,
-    resource_manager: ResourceManager | None,
-    look_up: Callable[[str], list[str]] | None = None,
-    command: list[str] | None = None,
-) -> ExcludeManager:
-    return ExcludeManager(
-        file,
-        xml=False,
-        timeouts=DecommissionTimeouts(per_node=False),
-        command=command or ["true"],
-        timeout=600,
-        names=AddressNames(stop, look_up),
-        stop=stop,
-        resource_manager=resource_manager,
-        accept_exits=True,
-    )
-
-
-@contextmanager
-def excluding_on(
-    file: Path, yarn: SimulatedYarn, look_up: Callable[[str], list[str]] | None = None
-) -> Iterator[ExcludeManager]:
-    stop = Stop()
-    with serving(yarn) as url:
-        resource_manager = ResourceManager([url], Access(), stop, SECONDS)
-        try:
-            yield excluding(file, stop, resource_manager, look_up)
-        finally:
-            resource_manager.close()
-
-
-def state_after(manager: ExcludeManager, yarn: SimulatedYarn, *node_ids: str) -> Any:
-    """The plan for a list, on a YARN that has read the file: what is excluded is not RUNNING."""
-    plan = manager.plan(desired(*node_ids))
-    yarn.states |= dict.fromkeys(plan.entries, "DECOMMISSIONED")
-    return plan

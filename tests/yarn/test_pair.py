@@ -6,6 +6,7 @@ its JVM has others in it and keeps some of its ports.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,10 @@ import pytest
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import ServiceProcess
 from tests.yarn.cluster import YarnCluster
+from tests.yarn.exclude_script import write_script
 from tests.yarn.scene import EVACUATE, W1, W2, Scene
 
 pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(900)]
-FOREIGN = "  <!-- by hand -->\n  <host><name>gone.yarn.test</name></host>\n"
 
 
 @pytest.fixture(scope="module")
@@ -55,44 +56,32 @@ def test_a_failover_is_followed(tmp_path: Path, fresh: ServiceProcess, pair: Yar
         scene.stop(manager)
 
 
-def excluding(scene: Scene, *options: str) -> ManagerProcess:
-    command = f"{scene.yarn.write_yarn_command()} rmadmin -refreshNodes"
-    file = ("--by", "exclude-file", "--exclude-file", str(scene.yarn.exclude_file), "--command", command)
-    return scene.manager(*file, *options)
-
-
-def test_a_busy_node_is_excluded_and_comes_back_and_what_would_not_is_refused(
+def test_the_script_of_the_documentation_keeps_the_exclude_file(
     tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster
 ) -> None:
-    scene, yarn = Scene(tmp_path, fresh, pair), pair
-    file = yarn.exclude_file
-    file.write_text(file.read_text().replace("<hosts>\n", f"<hosts>\n{FOREIGN}"))
-    yarn.rest().submit(megabytes=600)
-    scene.wait(lambda: sum(yarn.rest().containers().values()) == 1)
-    (busy,) = [host for host, number in yarn.rest().containers().items() if number]
-    idle = next(host for host in yarn.nodes if host != busy)
-    with excluding(scene) as manager:
-        scene.block(busy.partition(".")[0].upper(), EVACUATE)
-        scene.block(idle)
+    scene, file = Scene(tmp_path, fresh, pair), pair.exclude_file
+    pair.rest().submit(megabytes=600)
+    scene.wait(lambda: sum(pair.rest().containers().values()) == 1)
+    (busy,) = [host for host, number in pair.rest().containers().items() if number]
+    short = busy.partition(".")[0].upper()
+    command = ("--state", str(tmp_path / "done.json"), "--", str(write_script(tmp_path)), pair.url, str(file))
+    path = f"{pair.write_yarn_command().parent}:{os.environ['PATH']}"
+    with ManagerProcess(tmp_path, fresh.url, "exec", *command, PATH=path):
+        scene.block(short)
         scene.block("nosuch")
-        scene.wait_refused(idle, "is idle: to exclude it would end its NodeManager")
-        scene.wait_refused(busy, "gets no new containers, but is not evacuated")
+        scene.wait_applied(short)
         scene.wait_refused("nosuch", "YARN has no node nosuch.")
-        assert yarn.states() == {**dict.fromkeys(yarn.nodes, "RUNNING"), busy: "DECOMMISSIONING"}
-        assert yarn.rest().node(busy)["numContainers"] == 1
-        assert FOREIGN in file.read_text()
-        scene.unblock(busy.partition(".")[0].upper())
-        scene.wait(lambda: set(yarn.states().values()) == {"RUNNING"})
+        assert pair.states() == {**dict.fromkeys(pair.nodes, "RUNNING"), busy: "DECOMMISSIONING"}
+        assert pair.rest().node(busy)["numContainers"] == 1
+        scene.unblock(short, "nosuch")
+        scene.wait(lambda: set(pair.states().values()) == {"RUNNING"})
         assert busy not in file.read_text()
-        assert FOREIGN in file.read_text()
 
-        # Accepted explicitly: the NodeManager of the evacuated node exits.
-        scene.stop(manager)
-    with excluding(scene, "--accept-exits"):
+        # The NodeManager exits.
         scene.block(busy, EVACUATE)
         scene.wait_applied(busy)
-        assert yarn.states()[busy] == "DECOMMISSIONED"
-        scene.unblock(busy, idle, "nosuch")
+        scene.wait(lambda: pair.states()[busy] == "DECOMMISSIONED")
+        scene.unblock(busy)
         scene.wait(lambda: busy not in file.read_text())
 
 
@@ -107,5 +96,5 @@ def test_without_node_labels_the_error_says_what_to_do(
     scene = Scene(tmp_path, fresh, shared_pair)
     scene.block(W1)
     with scene.manager() as manager:
-        scene.wait(lambda: "Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file." in manager.log())
+        scene.wait(lambda: "Set yarn.node-labels.enabled in yarn-site.xml." in manager.log())
     assert not scene.listener(W1)["applied"]

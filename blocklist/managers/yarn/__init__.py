@@ -1,1 +1,1 @@
-"""YARN: node labels and resources by the ResourceManager's REST API, or the exclude file."""
+"""YARN: node labels and resources by the ResourceManager's REST API."""

@@ -13,7 +13,7 @@ from typing import Final
 from blocklist.managers.plan import ManagerPlan, PlanStep, StepAction, block_step, evacuates, format_end
 from blocklist.managers.yarn.cluster_state import RUNNING, YarnNode, YarnState
 from blocklist.managers.yarn.mark import MAX_LABEL_LENGTH, Capacity, MarkLabels, NodeMark
-from blocklist.managers.yarn.node_names import Blocks, in_service_message
+from blocklist.managers.yarn.node_names import Blocks
 from blocklist.model.node import BlockedNode
 
 _MAX_NAMED: Final = 3
@@ -109,7 +109,10 @@ def _within_limit(
         if host in kept:
             continue
         if host in running and in_service - 1 < min_nodes:
-            refused |= dict.fromkeys(blocks.ids[host], in_service_message(host, min_nodes))
+            sentence = (
+                f"Node {host} stays in service: without it fewer than {min_nodes} nodes (--min-nodes) would be left."
+            )
+            refused |= dict.fromkeys(blocks.ids[host], sentence)
             continue
         in_service -= host in running
         kept[host] = block

@@ -71,11 +71,6 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
     return Blocks(by_host=merged, ids=dict(ids), unknown=unknown, unresolved=unresolved)
 
 
-def in_service_message(host: str, min_nodes: int) -> str:
-    """Why a host on the list is not blocked."""
-    return f"Node {host} stays in service: without it fewer than {min_nodes} nodes (--min-nodes) would be left."
-
-
 def withheld_message(hosts: Sequence[str], unresolved: Sequence[str]) -> str:
     """Why these hosts, which no name on the list means, are not freed."""
     return (

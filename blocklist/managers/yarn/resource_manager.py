@@ -57,11 +57,10 @@ class ResourceManager:
         for connection in self._connections:
             connection.close()
 
-    def find_active(self, *, needs_labels: bool = True) -> None:
+    def find_active(self) -> None:
         """Find the active one, beginning with the last. Raises NoAnswerError with what each answered.
 
-        `needs_labels`: raises RejectedError if node labels are disabled, its scheduler ignores them, or this user may
-        not change them.
+        Raises RejectedError if node labels are disabled, its scheduler ignores them, or this user may not change them.
         """
         others = [connection for connection in self._connections if connection is not self._active]
         reasons = []
@@ -74,8 +73,7 @@ class ResourceManager:
                 continue
             if info.get("haState") == "ACTIVE" and info.get("state", "STARTED") == "STARTED":
                 self._active = connection
-                if needs_labels:
-                    self._check_labels((connection.url, info.get("startedOn")))
+                self._check_labels((connection.url, info.get("startedOn")))
                 return
             standby = info.get("haState") == "STANDBY"
             reasons.append(f"The ResourceManager {connection.url} is not active ({info.get('haState', 'no haState')}).")
@@ -187,7 +185,7 @@ class ResourceManager:
         if scheduler != _CAPACITY_SCHEDULER:
             raise RejectedError(
                 f"The scheduler of the ResourceManager {self.url} ({scheduler}) is not the CapacityScheduler:"
-                " it ignores node labels. Use --by exclude-file."
+                " it ignores node labels. The exec manager can keep YARN's exclude file instead."
             )
         try:
             # Changes nothing, but is rejected as a change would be.
@@ -206,9 +204,7 @@ class ResourceManager:
         except RejectedError as error:
             if not _is_disabled(error):
                 raise
-            raise RejectedError(
-                f"{error} Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file.", error.status
-            ) from error
+            raise RejectedError(f"{error} Set yarn.node-labels.enabled in yarn-site.xml.", error.status) from error
 
     def _unexpected(self, error: ValueError) -> NoAnswerError:
         return NoAnswerError(f"The ResourceManager {self.url} gave an unexpected answer: {error}.")
