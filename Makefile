@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 # Four workers keep two cores busy: two of them run what starts clusters, and wait often.
 WORKERS ?= 4
 WHOLE_RUN := $(BIN)/python -m pytest -p tests.whole_run -n $(WORKERS) --dist loadgroup --junitxml build/tests.xml
+# Compiled modules are kept, whatever the environment says: else each worker compiles all modules and tests again.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .PHONY: run setup check unit test test-long test-nightly kill-test lint format docs demo jar bench profile chaos soak-claims \

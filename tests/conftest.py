@@ -18,7 +18,7 @@ __all__ = ["pytest_xdist_make_scheduler"]
 
 # A busy machine would fail tests that are right.
 settings.register_profile(
-    "no time limits", deadline=None, max_examples=longer(100), suppress_health_check=[HealthCheck.too_slow]
+    "no time limits", deadline=None, max_examples=longer(50), suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("no time limits")
 

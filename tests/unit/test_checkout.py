@@ -84,13 +84,6 @@ def test_the_checkout_is_installed_for_every_folder(tmp_path: Path) -> None:
     assert version.stdout == f"blocklist {blocklist.__version__}\n"
 
 
-def test_git_ignores_secrets_and_data() -> None:
-    """The files that a service in the checkout creates under the names of the guide and the defaults."""
-    names = ["admin.token", "blocklist.db", "blocklist.db-wal", "blocklist.db-shm"]
-    done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == names
-
-
 def test_git_ignores_what_a_service_in_the_checkout_creates() -> None:
     created = [
         "blocklist.db",

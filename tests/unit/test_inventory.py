@@ -24,7 +24,6 @@ from blocklist.model.reported_node import (
     make_reported_node,
 )
 from blocklist.model.tracker import BlocklistTracker
-from tests.length import longer
 from tests.unit.counting import count_calls
 
 YARN = NodeSource(SourceKind.MANAGER, "yarn")
@@ -224,7 +223,7 @@ def state(nodes: Inventory) -> object:
     return nodes.page(None, 100), len(nodes), counts, names
 
 
-@settings(max_examples=longer(200), deadline=None)
+@settings(deadline=None)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_updates_in_any_order_and_any_slices_equal_a_rebuild(steps: list[Step], random: Random) -> None:
     updated = Inventory()
@@ -246,7 +245,7 @@ def test_updates_in_any_order_and_any_slices_equal_a_rebuild(steps: list[Step], 
     assert state(updated) == state(Inventory())
 
 
-@settings(max_examples=longer(200), deadline=None)
+@settings(deadline=None)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_every_name_that_means_another_machine_is_among_the_changed_ones(steps: list[Step], random: Random) -> None:
     nodes = Inventory()
