@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -29,9 +27,6 @@ from app.api import (
 )
 from app.api.host_check import HostCheck
 from app.api.openapi import install_openapi
-from app.assembly import assemble
-from app.components import Components
-from app.engine.supervision import TaskHealth
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.fast_table import TableResponses
@@ -39,9 +34,9 @@ from app.http.request_tracking import RequestTrackingApp
 from app.net.host_policy import HostPolicy
 from app.page import routes
 from app.page.shared import SharedValues
+from app.service import running_service
 from app.settings import Settings
 from app.store.schema_check import check_schema
-from app.store.store import make_store
 from app.telemetry import telemetry_config
 
 _PARTS: Final = (
@@ -74,33 +69,26 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         check_schema(settings.database_url)
-        timeout_seconds = settings.database_timeout.total_seconds()
-        store = make_store(settings.database_url, secrets.token_hex(4), timeout_seconds, clock)
-        try:
-            components, lifecycle = assemble(settings, clock, store, await store.open())
-            app.state.components = components
+        async with running_service(settings, clock) as service:
+            app.state.service = service
             app.state.shared = SharedValues(clock)
             connection_limits = ConnectionLimits(
                 header_timeout=settings.header_timeout.total_seconds(),
                 body_timeout=settings.body_timeout.total_seconds(),
                 max_connections=settings.max_connections,
             )
-            access, health = components.access, components.task_health
-            tables = TableResponses(components.engine.view, access.stream_quota, access.trusted_proxies)
+            tables = TableResponses(service.view, service.stream_quota, service.trusted_proxies)
             async with (
-                lifecycle.running(),
-                _running("connections", connection_limits.run, health),
-                _running("tables", tables.run, health),
+                service.task_health.running("connections", connection_limits.run),
+                service.task_health.running("tables", tables.run),
             ):
                 # uvicorn hands this to each connection: for the protocols of app.http.
                 yield {
-                    "cached_responses": CachedResponses(components.engine.view, access.authenticator, host_policy),
+                    "cached_responses": CachedResponses(service.view, service.authenticator, host_policy),
                     "app": app,
                     "connection_limits": connection_limits,
                     "table_responses": tables,
                 }
-        finally:
-            await store.close()
 
     # FastAPI's own /docs loads scripts from the internet, which operators' networks often block: see app.page.routes.
     # The API document is served by app.api.openapi.
@@ -119,23 +107,3 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         app.router.routes.extend(part.router.routes)
     install_openapi(app)
     return app
-
-
-def stop_streams(app: FastAPI) -> None:
-    """Before the service stops: end the watches with a `bye` event, and answer the requests that wait."""
-    components: Components = app.state.components
-    components.engine.feed.close()
-    components.engine.view.close()
-    components.listeners.directory.acks.notify_all()
-
-
-@asynccontextmanager
-async def _running(
-    name: str, run: Callable[[], Coroutine[Any, Any, None]], task_health: TaskHealth
-) -> AsyncIterator[None]:
-    task = task_health.start(name, run)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -19,7 +19,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.auth_setup import check_access
-from app.components import Components
 from app.http import security_headers
 from app.http.connection_limits import LimitingProtocol
 from app.http.fast_put import FastPutProtocol
@@ -27,7 +26,8 @@ from app.http.fast_table import FastTableProtocol
 from app.http.lifespan import Lifespan
 from app.http.process import raise_nofile_limit, sd_notify_ready
 from app.http.tls import tls_context, tls_loop
-from app.main import create_app, stop_streams, unix_millis
+from app.main import create_app, unix_millis
+from app.service import Service
 from app.settings import Settings, SettingsError
 from app.store.schema_check import SchemaError, check_schema
 from app.store.store import check_not_in_use
@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping")
-        stop_streams(self._app)
+        self._app.state.service.stop_streams()
         await super().shutdown(sockets)
 
 
@@ -150,8 +150,8 @@ def _tune_garbage_collector() -> None:
 
 
 def _announce(server: uvicorn.Server, app: FastAPI) -> None:
-    components: Components = app.state.components
-    settings = components.settings
+    service: Service = app.state.service
+    settings = service.settings
     host, port = server.servers[0].sockets[0].getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

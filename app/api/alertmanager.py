@@ -11,9 +11,9 @@ from app.api.authorization import Operator, author
 from app.api.problems import problem_responses
 from app.api.request_body import body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse
-from app.components import components_of
 from app.integrations.alertmanager.rules import AlertOutcome
 from app.integrations.alertmanager.wire import AlertmanagerPost, AlertsBody, parse_post
+from app.service import service_of
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError
 from blocklist.wire.json import Json, dump_json
@@ -44,7 +44,7 @@ async def post_alerts(request: Request, principal: Operator) -> Response:
         raise InvalidError("Content-Type: send application/json.")
     post: AlertmanagerPost = await parse_in_turns(await read_body(request, MAX_POST_BODY), parse_post)
     post_author = author(principal, Source.ALERTMANAGER)
-    results, revision = await components_of(request).alert_blocker.process(
+    results, revision = await service_of(request).alert_blocker.process(
         post,
         post_author._replace(name=post_author.name or _DEFAULT_AUTHOR),
         principal.role,

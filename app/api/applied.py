@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from app.components import Components
 from app.listeners.entry import ListenerEntry
+from app.service import Service
 from blocklist.model.changes import Change
 
 
@@ -21,9 +21,9 @@ class TaskManager:
     running_tasks: int | None
 
     @classmethod
-    def of(cls, components: Components, task_manager: str, listener: str) -> Self:
+    def of(cls, service: Service, task_manager: str, listener: str) -> Self:
         """The TaskManager as this listener last reported it."""
-        entry = components.listeners.directory.get(listener)
+        entry = service.directory.get(listener)
         return cls(task_manager, listener, None if entry is None else entry.running_tasks.get(task_manager))
 
 
@@ -73,12 +73,9 @@ class ListenerProgress:
         )
 
 
-def task_managers_on(components: Components, node_id: str) -> list[TaskManager]:
+def task_managers_on(service: Service, node_id: str) -> list[TaskManager]:
     """The TaskManagers on a node, sorted by id; one that two principals report is there for each of them."""
-    return [
-        TaskManager.of(components, *reported)
-        for reported in components.engine.view.task_managers.with_listeners_on(node_id)
-    ]
+    return [TaskManager.of(service, *reported) for reported in service.view.task_managers.with_listeners_on(node_id)]
 
 
 def by_listener(task_managers: Iterable[TaskManager]) -> dict[str, list[TaskManager]]:
@@ -89,11 +86,10 @@ def by_listener(task_managers: Iterable[TaskManager]) -> dict[str, list[TaskMana
     return dict(grouped)
 
 
-def applied_by_live_listeners(components: Components, change: Change) -> list[ListenerProgress]:
+def applied_by_live_listeners(service: Service, change: Change) -> list[ListenerProgress]:
     """The progress of each live listener, sorted by id."""
-    there = by_listener(task_managers_on(components, change.node.id))
+    there = by_listener(task_managers_on(service, change.node.id))
     progress = [
-        ListenerProgress.of_listener(entry, change, there.get(entry.id, ()))
-        for entry in components.listeners.directory.live()
+        ListenerProgress.of_listener(entry, change, there.get(entry.id, ())) for entry in service.directory.live()
     ]
     return sorted(progress, key=lambda listener: listener.id)

@@ -13,7 +13,7 @@ from app.api.request_body import MAX_NODE_BODY
 from app.auth.credential import Credential, Stream
 from app.auth.principal import AUTH_DISABLED, PRINCIPAL_KEY, Principal
 from app.auth.sessions import COOKIE, Session
-from app.components import Components, components_of
+from app.service import Service, service_of
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
 
@@ -43,7 +43,7 @@ async def listener_principal(request: Request) -> str | None:
     Raises as `authenticate` does, and ForbiddenError for a session of the page: one person would be two principals.
     """
     principal = await authenticate(request)
-    if not components_of(request).access.authenticator.enabled:
+    if not service_of(request).authenticator.enabled:
         return None
     if "authorization" not in request.headers:
         raise ForbiddenError("A listener needs a token of its own: a session of the page cannot register or report.")
@@ -60,14 +60,14 @@ def end_with_credential(request: Request, stream: Stream) -> None:
 def check_after_wait(request: Request) -> None:
     """Raise UnauthorizedError if the credential of a request has ended while the request waited."""
     credential: Credential | None = request.scope.get(_CREDENTIAL)
-    if credential is not None and not credential.is_valid(components_of(request).clock()):
+    if credential is not None and not credential.is_valid(service_of(request).clock()):
         raise UnauthorizedError("The credential expired or was revoked while the request waited.")
 
 
 async def session_of(request: Request) -> Session | None:
     """The page session of the request, or None. Raises UnavailableError."""
     cookie = request.cookies.get(COOKIE)
-    return None if cookie is None else await components_of(request).access.sessions.find(cookie)
+    return None if cookie is None else await service_of(request).sessions.find(cookie)
 
 
 def same_origin(request: Request) -> bool | None:
@@ -81,23 +81,23 @@ def same_origin(request: Request) -> bool | None:
 
 
 async def _authenticate(request: Request) -> Principal:
-    components = components_of(request)
-    if not components.access.authenticator.enabled:
+    service = service_of(request)
+    if not service.authenticator.enabled:
         # Of the methods that change something, a form of another site can send only POST.
         if request.method == "POST" and same_origin(request) is False:
             raise ForbiddenError("The request comes from another site's page.")
         return AUTH_DISABLED
-    credential = await _credential(request, components)
+    credential = await _credential(request, service)
     request.scope[_CREDENTIAL] = credential
     return credential.principal
 
 
-async def _credential(request: Request, components: Components) -> Credential:
+async def _credential(request: Request, service: Service) -> Credential:
     headers = request.headers.getlist("authorization")
     if len(headers) > 1:
         raise UnauthorizedError("The request has more than one Authorization header; send one.")
     if headers:
-        return await components.access.authenticator.authenticate(headers[0].encode("latin-1"))
+        return await service.authenticator.authenticate(headers[0].encode("latin-1"))
     session = await session_of(request)
     if session is None:
         raise UnauthorizedError(
@@ -138,7 +138,7 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
     A blank header is none: a proxy sends it if nobody has logged in there.
     """
     names = request.headers.getlist("x-forwarded-user")
-    proxies = components_of(request).access.trusted_proxies
+    proxies = service_of(request).trusted_proxies
     if not any(names) or not proxies or request.client is None or request.client.host not in proxies:
         return principal
     try:

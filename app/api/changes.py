@@ -13,7 +13,7 @@ from app.api.client_quota import slots_of
 from app.api.parameters import Limit, MinRevision, Revision, Timestamp
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
-from app.components import components_of
+from app.service import service_of
 from app.store.history_queries import ChangeFilter
 from app.store.store import ChangePage
 from app.watch.event_stream import DIRECT, EventStream, parse_cursor
@@ -107,10 +107,10 @@ async def get_changes(
     limit: Annotated[Limit, Query(description="Maximum number of changes in a page.")] = 100,
 ) -> Response:
     """The changes after a revision, in order. 410 if they have been compacted."""
-    components = components_of(request)
-    revision = components.engine.view.tracker.revision
+    service = service_of(request)
+    revision = service.view.tracker.revision
     ndjson = _accepts_ndjson(request.headers.getlist("accept"))
-    page = await components.engine.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
+    page = await service.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
     if since < page.compacted:
         raise CompactedError(
             f"The changes after {since} have been compacted: the log begins at revision {page.compacted + 1}.",
@@ -120,7 +120,7 @@ async def get_changes(
     changes = [change for change in page.changes if change.revision <= revision]
     if ndjson and request.method == "GET":
         page = ChangePage(changes=changes, compacted=page.compacted)
-        export = NdjsonExport(components.engine.store, components.engine.feed, change_filter, page, until=revision)
+        export = NdjsonExport(service.store, service.feed, change_filter, page, until=revision)
         end_with_credential(request, export)
         return StreamResponse(export)
     response = JsonResponse(request, dump_json(_page(changes, limit, revision)), revision=revision)
@@ -160,8 +160,8 @@ async def watch(
     ] = None,
 ) -> Response:
     """Stream every change after a revision exactly once and in order. Without a revision, a snapshot comes first."""
-    components = components_of(request)
-    history = components.engine.view.tracker.history
+    service = service_of(request)
+    history = service.view.tracker.history
     cursor = None
     if last_event_id is not None:
         try:
@@ -171,6 +171,6 @@ async def watch(
     elif since is not None:
         cursor = parse_cursor(since, history)
     write = request.scope.get("extensions", {}).get(DIRECT, {}).get("write")
-    stream = EventStream(components.engine.view, components.engine.feed, cursor, write, await slots_of(request))
+    stream = EventStream(service.view, service.feed, cursor, write, await slots_of(request))
     end_with_credential(request, stream)
     return StreamResponse(stream)

@@ -35,10 +35,10 @@ from app.api.request_body import (
     require_empty_body,
 )
 from app.api.responses import FROM_MEMORY, JsonResponse
-from app.components import Components, components_of
 from app.engine.claims_view import ClaimedNodes
 from app.engine.handler import Command, Outcome
 from app.requests import ClaimRequest
+from app.service import Service, service_of
 from blocklist.model.claims import MAX_OWNER_LENGTH, check_owner
 from blocklist.model.draft import Draft, PutClaim, not_blocked_message
 from blocklist.model.errors import NotFoundError
@@ -118,12 +118,12 @@ async def get_node_claims(request: Request, node_id: NodeId) -> Response:
 
     404 if there is neither.
     """
-    engine = components_of(request).engine
-    node = engine.view.get(node_id)
-    dismissed = engine.dismissals.of_node(node_id)
+    service = service_of(request)
+    node = service.view.get(node_id)
+    dismissed = service.dismissals.of_node(node_id)
     if node is None and not dismissed:
         raise NotFoundError(not_blocked_message(node_id))
-    claims = () if node is None else claims_on(engine.view.tracker, node, engine.view.clock())
+    claims = () if node is None else claims_on(service.view.tracker, node, service.view.clock())
     body = {
         "id": node_id if node is None else node.id,
         "claims": [claim_body(claim) for claim in claims],
@@ -157,15 +157,15 @@ async def put_claim(
 ) -> Response:
     """Claim a node for an owner, or replace his claim, which may make it shorter or weaker. It keeps its start."""
     principal.check_may_claim_for(owner)
-    components, changed_by = components_of(request), author_with_force(principal, force)
+    service, changed_by = service_of(request), author_with_force(principal, force)
     fields = parse_json(await read_body(request, MAX_NODE_BODY))
-    command = _put(components, {node_id: _parse_claim(node_id, fields, components.clock())}, owner, strict=strict)
+    command = _put(service, {node_id: _parse_claim(node_id, fields, service.clock())}, owner, strict=strict)
     if dry_run:
         return await dry_run_response(request, _nodes_after(command), principal, changed_by)
-    outcome = await submit_within_limits(components, command, principal, changed_by)
+    outcome = await submit_within_limits(service, command, principal, changed_by)
     result = outcome.value[node_id]
     status = HTTPStatus.CREATED if result.created else HTTPStatus.OK
-    return await response_when_applied(request, _put_body(components, result), outcome, [result.node.id], wait, status)
+    return await response_when_applied(request, _put_body(service, result), outcome, [result.node.id], wait, status)
 
 
 @router.delete(
@@ -194,10 +194,10 @@ async def delete_claim(
 
     if dry_run:
         return await dry_run_response(request, command, principal, author(principal))
-    outcome = await components_of(request).engine.handler.submit(command, author(principal))
+    outcome = await service_of(request).handler.submit(command, author(principal))
     node = outcome.value[node_id]
     return await response_when_applied(
-        request, _removed_body(components_of(request), outcome, node), outcome, [node.id], wait
+        request, _removed_body(service_of(request), outcome, node), outcome, [node.id], wait
     )
 
 
@@ -233,7 +233,7 @@ async def get_claims(
     """Claims and dismissals of the last 30 days by node id: all, or those of some owners."""
     if after is not None:
         check_node_id(after)
-    claimed, revision = await _claimed_at(components_of(request), at)
+    claimed, revision = await _claimed_at(service_of(request), at)
     # In a thread, because a long list would block the event loop.
     found = await asyncio.to_thread(claimed.page, owner or "*", after=after or "", limit=limit + 1)
     page = found[:limit]
@@ -246,13 +246,12 @@ async def get_claims(
     return JsonResponse(request, dump_json(body), revision=revision)
 
 
-async def _claimed_at(components: Components, at: int | None) -> tuple[ClaimedNodes, int]:
+async def _claimed_at(service: Service, at: int | None) -> tuple[ClaimedNodes, int]:
     """The claims at a time (Unix ms), or now, and the revision then."""
-    engine = components.engine
     if at is None:
-        tracker = engine.view.tracker
-        return ClaimedNodes.of(tracker, engine.dismissals, engine.view.clock()), tracker.revision
-    past = await list_at(components, at)
+        tracker = service.view.tracker
+        return ClaimedNodes.of(tracker, service.dismissals, service.view.clock()), tracker.revision
+    past = await list_at(service, at)
     return ClaimedNodes(past.nodes, past.claims, {}, at), past.revision
 
 
@@ -279,18 +278,18 @@ async def put_claims(
 ) -> Response:
     """Claim up to 1,000 nodes for an owner in one transaction: all or none. His other claims stay as they are."""
     principal.check_may_claim_for(owner)
-    components, changed_by = components_of(request), author_with_force(principal, force)
-    now = components.clock()
+    service, changed_by = service_of(request), author_with_force(principal, force)
+    now = service.clock()
     claims = parse_by_node(
         parse_json(await read_body(request, MAX_NODES_BODY)),
         lambda node_id, fields: _parse_claim(node_id, fields, now),
     )
-    command = _put(components, claims, owner, strict=strict)
+    command = _put(service, claims, owner, strict=strict)
     if dry_run:
         return await dry_run_response(request, _nodes_after(command), principal, changed_by)
-    outcome = await submit_within_limits(components, command, principal, changed_by)
+    outcome = await submit_within_limits(service, command, principal, changed_by)
     body = {
-        node_id: {"status": 201 if result.created else 200, **_put_body(components, result)}
+        node_id: {"status": 201 if result.created else 200, **_put_body(service, result)}
         for node_id, result in outcome.value.items()
     }
     changed = {result.node.id for result in outcome.value.values()}
@@ -338,9 +337,9 @@ async def delete_claims(
 
     if dry_run:
         return await dry_run_response(request, command, principal, author(principal))
-    components = components_of(request)
-    outcome = await components.engine.handler.submit(command, author(principal))
-    body = {node_id: _removed_body(components, outcome, node) for node_id, node in outcome.value.items()}
+    service = service_of(request)
+    outcome = await service.handler.submit(command, author(principal))
+    body = {node_id: _removed_body(service, outcome, node) for node_id, node in outcome.value.items()}
     changed = {node.id for node in outcome.value.values()}
     return await response_when_applied(request, body, outcome, changed, wait)
 
@@ -351,16 +350,16 @@ def _parse_claim(node_id: str, fields: object, now: int) -> _RequestedClaim:
 
 
 def _put(
-    components: Components, claims: Mapping[str, _RequestedClaim], owner: str, *, strict: bool
+    service: Service, claims: Mapping[str, _RequestedClaim], owner: str, *, strict: bool
 ) -> Command[dict[str, PutClaim]]:
     nodes = {node_id: claim.node for node_id, claim in claims.items()}
     last_evidence = {node_id: claim.last_evidence for node_id, claim in claims.items()}
 
     def command(draft: Draft) -> dict[str, PutClaim]:
-        components.engine.dismissals.check_evidence(draft, owner, last_evidence)
+        service.dismissals.check_evidence(draft, owner, last_evidence)
         return draft.put_claims(owner, nodes)
 
-    return require_known(components, nodes.keys(), command, strict=strict)
+    return require_known(service, nodes.keys(), command, strict=strict)
 
 
 def _nodes_after(command: Command[dict[str, PutClaim]]) -> Command[dict[str, BlockedNode]]:
@@ -368,10 +367,10 @@ def _nodes_after(command: Command[dict[str, PutClaim]]) -> Command[dict[str, Blo
     return lambda draft: {node_id: result.node for node_id, result in command(draft).items()}
 
 
-def _put_body(components: Components, result: PutClaim) -> Json:
-    return {"claim": claim_body(result.claim), "node": components.engine.view.node_body(result.node)}
+def _put_body(service: Service, result: PutClaim) -> Json:
+    return {"claim": claim_body(result.claim), "node": service.view.node_body(result.node)}
 
 
-def _removed_body(components: Components, outcome: Outcome[dict[str, BlockedNode]], node: BlockedNode) -> Json:
+def _removed_body(service: Service, outcome: Outcome[dict[str, BlockedNode]], node: BlockedNode) -> Json:
     freed = {change.node.id for change in outcome.changes if change.type.frees}
-    return {"blocked": node.id not in freed, "node": components.engine.view.node_body(node)}
+    return {"blocked": node.id not in freed, "node": service.view.node_body(node)}

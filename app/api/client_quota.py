@@ -5,18 +5,18 @@ from __future__ import annotations
 from fastapi import Request
 
 from app.api.authentication import authenticate
-from app.components import components_of
 from app.net.client_address import client_address
+from app.service import service_of
 from app.watch.stream_quota import ClientKey, ClientSlots
 
 
 async def slots_of(request: Request) -> ClientSlots:
     """The slots of the client that sent the request. Raises UnavailableError if all of them are in use."""
     principal = await authenticate(request)
-    return components_of(request).access.stream_quota.slots_of(ClientKey(principal.name, _address(request)))
+    return service_of(request).stream_quota.slots_of(ClientKey(principal.name, _address(request)))
 
 
 def _address(request: Request) -> str:
     peer = request.client.host if request.client is not None else ""
-    proxies = components_of(request).access.trusted_proxies
+    proxies = service_of(request).trusted_proxies
     return client_address(peer, request.headers.getlist("x-forwarded-for"), proxies)

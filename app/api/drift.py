@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import REQUIRE_READER
 from app.api.responses import FROM_MEMORY, JsonResponse
-from app.components import components_of
+from app.service import service_of
 from blocklist.wire.drift import DriftListBody, drift_list_body
 from blocklist.wire.json import dump_json
 
@@ -23,4 +23,4 @@ router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 )
 async def get_drift(request: Request) -> Response:
     """Where a live listener reports something else than the list says, and since when; observed every 5 s."""
-    return JsonResponse(request, dump_json(drift_list_body(components_of(request).listeners.drift.latest)))
+    return JsonResponse(request, dump_json(drift_list_body(service_of(request).drift.latest)))

@@ -13,10 +13,10 @@ from app.api.applied import task_managers_on
 from app.api.authorization import author
 from app.api.responses import JsonResponse
 from app.auth.principal import Principal
-from app.components import Components, components_of
 from app.engine.handler import Command, Outcome
 from app.engine.limits import DryRunResult
 from app.listeners.known_nodes import KnownNodes
+from app.service import Service, service_of
 from blocklist.model.changes import Author, ChangeType
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ForbiddenError
@@ -75,18 +75,16 @@ Strict = Annotated[bool, Depends(_strict)]
 """Whether the query contains `strict=true`."""
 
 
-def known_nodes(components: Components) -> KnownNodes:
+def known_nodes(service: Service) -> KnownNodes:
     """The nodes that are known at this moment."""
-    return KnownNodes(components.listeners.inventory)
+    return KnownNodes(service.inventory)
 
 
-def require_known(
-    components: Components, node_ids: Collection[str], command: Command[T], *, strict: bool
-) -> Command[T]:
+def require_known(service: Service, node_ids: Collection[str], command: Command[T], *, strict: bool) -> Command[T]:
     """The command; if `strict`, made to raise UnknownNodeError for a node that is neither known nor blocked."""
 
     def run(draft: Draft) -> T:
-        known_nodes(components).require([name for name in node_ids if not find_blocked(draft, name, draft.now)])
+        known_nodes(service).require([name for name in node_ids if not find_blocked(draft, name, draft.now)])
         return command(draft)
 
     return run if strict else command
@@ -100,36 +98,34 @@ def author_with_force(principal: Principal, force: str | None) -> Author:
 
 
 async def submit_within_limits(
-    components: Components, command: Command[T], principal: Principal, changed_by: Author
+    service: Service, command: Command[T], principal: Principal, changed_by: Author
 ) -> Outcome[T]:
     """Execute the command unless it exceeds a limit. Raises what it raises, LimitError, UnavailableError."""
-    guarded = components.engine.limit_guard.enforce(command, principal.role)
-    return await components.engine.handler.submit(guarded, changed_by)
+    guarded = service.limit_guard.enforce(command, principal.role)
+    return await service.handler.submit(guarded, changed_by)
 
 
 async def dry_run_response(
     request: Request, command: Command[Any], principal: Principal, changed_by: Author
 ) -> Response:
     """What the command would do, evaluated in its turn. Raises what the command would raise."""
-    components = components_of(request)
-    outcome = await components.engine.handler.submit(
-        components.engine.limit_guard.dry_run(command, principal.role), changed_by
-    )
-    return JsonResponse(request, dump_json(_body(components, outcome.value)), revision=outcome.revision)
+    service = service_of(request)
+    outcome = await service.handler.submit(service.limit_guard.dry_run(command, principal.role), changed_by)
+    return JsonResponse(request, dump_json(_body(service, outcome.value)), revision=outcome.revision)
 
 
-def _body(components: Components, result: DryRunResult[Any]) -> Json:
+def _body(service: Service, result: DryRunResult[Any]) -> Json:
     value = result.value
     types = {change.node.id: change.type for change in result.changes}
     nodes = list(value.values()) if isinstance(value, dict) else [value]
-    known = known_nodes(components)
+    known = known_nodes(service)
     created = [node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED]
     unknown, ambiguous = known.unknown(created), known.ambiguous(created)
     return {
         "dryRun": True,
         "nodes": [
             {
-                **_node(components, node, types.get(node.id)),
+                **_node(service, node, types.get(node.id)),
                 "known": node.id not in {**unknown, **ambiguous} if known else None,
                 "didYouMean": unknown.get(node.id),
                 "ambiguous": ambiguous.get(node.id, []),
@@ -141,14 +137,14 @@ def _body(components: Components, result: DryRunResult[Any]) -> Json:
     }
 
 
-def _node(components: Components, node: BlockedNode, type_: ChangeType | None) -> Json:
+def _node(service: Service, node: BlockedNode, type_: ChangeType | None) -> Json:
     """A node of the response. A merge without an effect is no change, but has the status of a merge."""
     status = {ChangeType.BLOCKED: HTTPStatus.CREATED, ChangeType.UNBLOCKED: HTTPStatus.OK}
     return {
         "status": HTTPStatus.ACCEPTED if type_ is None else status.get(type_, HTTPStatus.ACCEPTED),
-        "node": components.engine.view.node_body(node),
+        "node": service.view.node_body(node),
         "taskManagers": [
             {"id": task_manager.id, "listener": task_manager.listener, "runningTasks": task_manager.running_tasks}
-            for task_manager in task_managers_on(components, node.id)
+            for task_manager in task_managers_on(service, node.id)
         ],
     }

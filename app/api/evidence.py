@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import REQUIRE_READER
 from app.api.responses import FROM_MEMORY, JsonResponse
-from app.components import components_of
+from app.service import service_of
 from blocklist.wire.evidence import EvidenceListBody, evidence_list_body
 from blocklist.wire.json import dump_json
 
@@ -23,7 +23,5 @@ router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER])
 )
 async def get_evidence(request: Request) -> Response:
     """The evidence of the last minute, and whether it counts. A node is blocked when enough applications agree."""
-    components = components_of(request)
-    return JsonResponse(
-        request, dump_json(evidence_list_body(components.listeners.evidence.assess(components.clock())))
-    )
+    service = service_of(request)
+    return JsonResponse(request, dump_json(evidence_list_body(service.evidence.assess(service.clock()))))

@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.api.authorization import PUBLIC, REQUIRE_READER
 from app.api.problems import problem_responses
-from app.components import components_of
+from app.service import service_of
 
 router = APIRouter(tags=["Health"])
 
@@ -40,12 +40,12 @@ async def readyz(request: Request) -> PlainTextResponse:
 
     The schema was checked at the start.
     """
-    components = components_of(request)
-    await components.engine.store.ping()
-    components.task_health.check()
+    service = service_of(request)
+    await service.store.ping()
+    service.task_health.check()
     # Not a 503: the nodes that were read before are in force, and the list is served as before.
-    faults = [] if components.nodes_file.fault is None else ["BLOCKLIST_NODES_FILE cannot be used"]
-    offset = components.engine.store.clock_offset
+    faults = [] if service.nodes_file.fault is None else ["BLOCKLIST_NODES_FILE cannot be used"]
+    offset = service.store.clock_offset
     if offset is not None and offset.is_large:
         faults.append("the clock of this machine differs from the database's")
     # Everybody may read this: what is wrong in which file is in the log.
@@ -62,4 +62,4 @@ async def readyz(request: Request) -> PlainTextResponse:
 )
 async def metrics(request: Request) -> Response:
     """All metrics of the service; `numBlockedNodes` is FLIP-224's gauge."""
-    return Response(await components_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)

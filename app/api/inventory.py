@@ -17,8 +17,8 @@ from app.api.parameters import Limit, NodeId
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, revision_headers
 from app.api.selection import ReadSelector, warnings_of
-from app.components import Components, components_of
 from app.engine.cached_list import matches_etag
+from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.host_matching import ambiguous_message, normalize_name
 from blocklist.model.inventory import Inventory, InventoryNode
@@ -72,9 +72,9 @@ async def get_nodes(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Every node that anybody reports, in order of the id in lower case, blocked or not."""
-    components = components_of(request)
-    nodes, total = _page(components.listeners.inventory, selector, after, limit + 1)
-    bodies = [known_node_body(components, node) for node in nodes[:limit]]
+    service = service_of(request)
+    nodes, total = _page(service.inventory, selector, after, limit + 1)
+    bodies = [known_node_body(service, node) for node in nodes[:limit]]
     page = {
         "nodes": bodies,
         "total": total,
@@ -82,7 +82,7 @@ async def get_nodes(
     }
     tag = _tag({**page, "nodes": [_without_times(body) for body in bodies]})
     response = _response(request, page, tag, if_none_match)
-    response.raw_headers.extend(warnings_of(components, selector))
+    response.raw_headers.extend(warnings_of(service, selector))
     return response
 
 
@@ -117,30 +117,30 @@ def _page(
 )
 async def get_known_node(request: Request, node_id: NodeId, if_none_match: IfNoneMatch = None) -> Response:
     """A node under any of its names and addresses."""
-    components = components_of(request)
-    body = known_node_body(components, components.listeners.inventory.get(_find(components, node_id)))
+    service = service_of(request)
+    body = known_node_body(service, service.inventory.get(_find(service, node_id)))
     return _response(request, body, _tag(_without_times(body)), if_none_match)
 
 
-def _find(components: Components, node_id: str) -> str:
+def _find(service: Service, node_id: str) -> str:
     """The id of the only node with this name. Raises NotFoundError, AmbiguousNodeError."""
-    inventory = components.listeners.inventory
+    inventory = service.inventory
     found = sorted(inventory.known_as(node_id) or inventory.claimants(node_id))
     if len(found) == 1:
         return found[0]
     if not found:
-        suggestion = known_nodes(components).suggestion(node_id)
+        suggestion = known_nodes(service).suggestion(node_id)
         hint = "" if suggestion is None else f"; did you mean {suggestion}?"
         raise NotFoundError(f"Nobody reports a node {node_id}{hint or '.'}")
     raise AmbiguousNodeError(ambiguous_message(node_id, [*map(inventory.spelling, found)]), ())
 
 
-def known_node_body(components: Components, node: InventoryNode) -> Json:
+def known_node_body(service: Service, node: InventoryNode) -> Json:
     """A node as responses show it."""
-    task_managers = task_managers_on(components, node.id)
+    task_managers = task_managers_on(service, node.id)
     tasks = TaskCount.of(each.running_tasks for each in task_managers)
-    blocks = [_block_body(components, block) for block in _blocks(components, node)]
-    reporters = [_reporter_body(components, source) for source in node.sources]
+    blocks = [_block_body(service, block) for block in _blocks(service, node)]
+    reporters = [_reporter_body(service, source) for source in node.sources]
     seen = [int(reporter["lastSeen"]) for reporter in reporters if reporter["lastSeen"] is not None]
     return {
         "id": node.id,
@@ -160,21 +160,21 @@ def known_node_body(components: Components, node: InventoryNode) -> Json:
     }
 
 
-def _blocks(components: Components, node: InventoryNode) -> list[BlockedNode]:
+def _blocks(service: Service, node: InventoryNode) -> list[BlockedNode]:
     """The blocks of the machine, under whatever name, sorted by id."""
-    view = components.engine.view
+    view = service.view
     found = (view.tracker.get(node_id) for node_id in view.tracker.matching(node.id))
     blocks = {block.id: block for block in found if block is not None and not block.ended(view.clock())}
     return [blocks[node_id] for node_id in sorted(blocks)]
 
 
-def _block_body(components: Components, block: BlockedNode) -> Json:
-    author = components.engine.last_changes.created_by(block.id)
-    return {"id": block.id, **components.engine.view.node_body(block), "createdBy": author}
+def _block_body(service: Service, block: BlockedNode) -> Json:
+    author = service.last_changes.created_by(block.id)
+    return {"id": block.id, **service.view.node_body(block), "createdBy": author}
 
 
-def _reporter_body(components: Components, source: NodeSource) -> Json:
-    entry = None if source.kind is SourceKind.FILE else components.listeners.directory.get(source.name)
+def _reporter_body(service: Service, source: NodeSource) -> Json:
+    entry = None if source.kind is SourceKind.FILE else service.directory.get(source.name)
     seen = None if entry is None else str(entry.listener.lease_end - entry.listener.lease)
     return {"id": source.name, "kind": _KINDS[source.kind], "lastSeen": seen}
 

@@ -14,9 +14,9 @@ from app.api.parameters import AllowedParameters, ResourceId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, parse_in_turns, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
-from app.components import Components, components_of
 from app.listeners.entry import ListenerEntry
 from app.requests import HeartbeatBody, Id, RegistrationBody, SessionBody
+from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.report import Report
 from blocklist.model.roles import Role
@@ -64,12 +64,12 @@ _TOO_LARGE = "The body is too large, or the listeners with this token report too
 )
 async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     """Register a listener (201) or renew its lease (200). A new session replaces the old one; it gets a snapshot."""
-    components = components_of(request)
+    service = service_of(request)
     registration = RegistrationBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).value(listener_id)
     if registration.callback_url is not None:
-        await components.listeners.callback_policy.resolve(registration.callback_url)
-    entry, new = await components.listeners.registry.register(registration, await listener_principal(request))
-    body = _one_body(components, entry) | ({"secret": entry.secret.current} if new else {})
+        await service.callback_policy.resolve(registration.callback_url)
+    entry, new = await service.registry.register(registration, await listener_principal(request))
+    body = _one_body(service, entry) | ({"secret": entry.secret.current} if new else {})
     return JsonResponse(request, dump_json(body), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
 
@@ -84,12 +84,12 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
 )
 async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     """Renew the lease, acknowledge the applied revision, and report the nodes of the listener's TaskManagers."""
-    components = components_of(request)
+    service = service_of(request)
     body = await read_body(request, MAX_REPORT_BODY)
     heartbeat: HeartbeatBody = await parse_in_turns(body, parse_json, HeartbeatBody.parse)
     report: Report = await parse_in_turns(body, lambda _: heartbeat.value())
-    history = components.engine.view.tracker.history
-    entry = await components.listeners.registry.heartbeat(
+    history = service.view.tracker.history
+    entry = await service.registry.heartbeat(
         listener_id,
         heartbeat.session_id,
         heartbeat.acked_revision if heartbeat.history in (None, history) else None,
@@ -97,7 +97,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
         await listener_principal(request),
     )
     answer = {
-        "revision": components.engine.view.tracker.revision,
+        "revision": service.view.tracker.revision,
         "leaseEnd": str(entry.listener.lease_end),
         "reported": sorted(REPORT_FIELDS[name] for name in entry.report.given()),
     }
@@ -116,7 +116,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
 async def post_secret(request: Request, listener_id: ResourceId) -> Response:
     """A new secret for signing pushes; for an hour they are also signed with the old one."""
     session = SessionBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).session_id
-    registry, principal = components_of(request).listeners.registry, await listener_principal(request)
+    registry, principal = service_of(request).registry, await listener_principal(request)
     secret = await registry.rotate_secret(listener_id, session, principal)
     return JsonResponse(request, dump_json({"secret": secret}))
 
@@ -141,7 +141,7 @@ async def delete_listener(
 ) -> Response:
     """Remove the listener, its acknowledged revision and its TaskManagers. Operators may remove those of others."""
     owner = None if principal.role.allows(Role.OPERATOR) else await listener_principal(request)
-    await components_of(request).listeners.registry.deregister(listener_id, owner, session)
+    await service_of(request).registry.deregister(listener_id, owner, session)
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response
@@ -157,9 +157,9 @@ async def delete_listener(
 )
 async def get_listeners(request: Request) -> Response:
     """All registered listeners, live and lapsed, and how far each is behind."""
-    components = components_of(request)
-    usable = components.listeners.usable_nodes.counter()
-    listeners = [_body(components, entry, usable) for entry in components.listeners.directory]
+    service = service_of(request)
+    usable = service.usable_nodes.counter()
+    listeners = [_body(service, entry, usable) for entry in service.directory]
     return JsonResponse(request, dump_json({"listeners": listeners}))
 
 
@@ -174,8 +174,8 @@ async def get_listeners(request: Request) -> Response:
 )
 async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     """One listener, live or lapsed."""
-    components = components_of(request)
-    return JsonResponse(request, dump_json(_one_body(components, await components.listeners.registry.get(listener_id))))
+    service = service_of(request)
+    return JsonResponse(request, dump_json(_one_body(service, await service.registry.get(listener_id))))
 
 
 @router.head("/taskmanagers/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
@@ -195,7 +195,7 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
 )
 async def get_task_manager(request: Request, task_manager_id: ResourceId) -> Response:
     """The node of a TaskManager, and whether it is blocked. An unknown TaskManager is a 404, not an unblocked node."""
-    view = components_of(request).engine.view
+    view = service_of(request).view
     reported = view.task_managers.nodes_of_task_manager(task_manager_id)
     if not reported:
         raise NotFoundError(f"No live listener has reported a TaskManager {task_manager_id}.")
@@ -210,17 +210,17 @@ async def get_task_manager(request: Request, task_manager_id: ResourceId) -> Res
     return JsonResponse(request, dump_json(body if node is None else body | {"blockedNode": view.node_body(node)}))
 
 
-def _one_body(components: Components, entry: ListenerEntry) -> Json:
-    return _body(components, entry, components.listeners.usable_nodes.counter())
+def _one_body(service: Service, entry: ListenerEntry) -> Json:
+    return _body(service, entry, service.usable_nodes.counter())
 
 
-def _body(components: Components, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]) -> Json:
-    listener, lease_time = entry.listener, entry.lease_time(components.listeners.directory.lease_time())
+def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]) -> Json:
+    listener, lease_time = entry.listener, entry.lease_time(service.directory.lease_time())
     return listener_body(
         listener,
         now=lease_time,
-        revision=components.engine.view.tracker.revision,
-        lag=entry.lag_ms(components.engine.feed, components.clock()),
+        revision=service.view.tracker.revision,
+        lag=entry.lag_ms(service.feed, service.clock()),
         error=entry.error,
         usable=usable(entry) if entry.is_live(lease_time) else None,
     )

@@ -18,11 +18,11 @@ from app.api.past import list_at
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header
 from app.api.selection import ReadSelector, selected_by, warnings_of
-from app.components import Components, components_of
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_details import past_list, selected_list
 from app.net.prefer import wait_seconds
 from app.requests import Flag
+from app.service import Service, service_of
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.node import BlockedNode
 from blocklist.wire.nodes import ListedNode
@@ -80,39 +80,39 @@ async def get_blocklist(
     selector: ReadSelector = None,
 ) -> Response:
     """All blocked nodes by id, sorted by id. A block is absent from the moment it expires."""
-    components = components_of(request)
-    view = components.engine.view
-    selected = selected_by(components, selector)
+    service = service_of(request)
+    view = service.view
+    selected = selected_by(service, selector)
     view.route_reads += 1
     etags = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
     accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
     if at is not None:
-        past = await _list_at(components, at, selected, details=details)
-        return PreparedResponse(past.response_for(etags, accepted), warnings_of(components, selector))
+        past = await _list_at(service, at, selected, details=details)
+        return PreparedResponse(past.response_for(etags, accepted), warnings_of(service, selector))
     render: Callable[[], CachedList] = view.current_list
     if details or selected is not None:
-        last_changes = components.engine.last_changes if details else None
+        last_changes = service.last_changes if details else None
         render = partial(selected_list, view, selected, last_changes)
     seconds = wait_seconds(prefer or [])
     applied = seconds is not None and etags is not None and render().matches(etags)
     if applied:
         with await slots_of(request):
-            await run_until_disconnect(request.receive, _until_changed(components, render, etags or b"", seconds or 0))
+            await run_until_disconnect(request.receive, _until_changed(service, render, etags or b"", seconds or 0))
         check_after_wait(request)
-    extra = age_header(request) + warnings_of(components, selector)
+    extra = age_header(request) + warnings_of(service, selector)
     extra += [(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else []
     return PreparedResponse(render().response_for(etags, accepted), extra)
 
 
 async def _list_at(
-    components: Components, timestamp: int, selected: Callable[[str], bool] | None, *, details: bool
+    service: Service, timestamp: int, selected: Callable[[str], bool] | None, *, details: bool
 ) -> CachedList:
     """The list at a past time. Raises InvalidError, CompactedError, UnavailableError."""
-    past = await list_at(components, timestamp)
+    past = await list_at(service, timestamp)
     if selected is not None:
         past = replace(past, nodes={node.id: node async for node in _only_selected(past.nodes.values(), selected)})
     # In a thread, because a long list would block the event loop.
-    return await asyncio.to_thread(past_list, past, components.engine.view, details=details)
+    return await asyncio.to_thread(past_list, past, service.view, details=details)
 
 
 async def _only_selected(nodes: Iterable[BlockedNode], selected: Callable[[str], bool]) -> AsyncIterator[BlockedNode]:
@@ -124,12 +124,12 @@ async def _only_selected(nodes: Iterable[BlockedNode], selected: Callable[[str],
             await asyncio.sleep(0)
 
 
-async def _until_changed(components: Components, render: Callable[[], CachedList], etags: bytes, seconds: int) -> None:
+async def _until_changed(service: Service, render: Callable[[], CachedList], etags: bytes, seconds: int) -> None:
     """Return when the list no longer matches `etags`, after `seconds`, or when the service stops."""
-    view = components.engine.view
+    view = service.view
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while not components.engine.feed.closed and (rendering := render()).matches(etags):
+    while not service.feed.closed and (rendering := render()).matches(etags):
         remaining = deadline - loop.time()
         if remaining <= 0:
             return

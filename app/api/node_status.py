@@ -16,9 +16,9 @@ from app.api.client_quota import slots_of
 from app.api.parameters import MinRevision, NodeId
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
-from app.components import Components, components_of
 from app.engine.handler import Outcome
 from app.net.prefer import wait_seconds
+from app.service import Service, service_of
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
@@ -67,18 +67,18 @@ async def wait_until_applied(
     """
     if seconds is None:
         return []
-    components, revision = components_of(request), outcome.revision
-    directory, feed = components.listeners.directory, components.engine.feed
+    service, revision = service_of(request), outcome.revision
+    directory, feed = service.directory, service.feed
     history = feed.history
     with suppress(UnavailableError):
-        await components.listeners.registry.refresh()
+        await service.registry.refresh()
 
     def settled() -> bool:
         return feed.closed or feed.history != history or not directory.any_pending(revision)
 
     with await slots_of(request):
         await run_until_disconnect(request.receive, directory.acks.wait_for(settled, seconds))
-    current = await _is_current(components)
+    current = await _is_current(service)
     if feed.history != history:
         raise UnavailableError(
             "The database has begun a new history, after a failover or a restore: the change may be lost. Read the"
@@ -86,7 +86,7 @@ async def wait_until_applied(
             retry_after=1,
         )
     progress = directory.progress(revision, node_ids) if current else directory.unknown_progress()
-    superseded = await _superseded(components, outcome, node_ids)
+    superseded = await _superseded(service, outcome, node_ids)
     named = {
         b"blocklist-refused": progress.refused,
         b"blocklist-not-applied": progress.pending,
@@ -114,14 +114,14 @@ def _state(node: BlockedNode | None) -> _State:
     return _State.CANARY if node.canary else _State.BLOCKED
 
 
-async def _superseded(components: Components, outcome: Outcome[Any], node_ids: Collection[str]) -> Sequence[str]:
+async def _superseded(service: Service, outcome: Outcome[Any], node_ids: Collection[str]) -> Sequence[str]:
     """The nodes of a change that is reversed since, sorted.
 
     Those that were blocked were freed or became canaries, or those that were freed were blocked again.
     """
     made = {change.node.id: _state_after(change) for change in outcome.changes}
-    blocked = components.engine.view.tracker.blocked(components.clock())
-    states = [(change.node.id, _state_after(change)) for change in await _changes_since(components, outcome.revision)]
+    blocked = service.view.tracker.blocked(service.clock())
+    states = [(change.node.id, _state_after(change)) for change in await _changes_since(service, outcome.revision)]
     states += [(node_id, _state(blocked.get(node_id))) for node_id in node_ids]
     # A change that was none left the node blocked; whether as a canary is not known.
     reversed_ids = {name for name, state in states if _is_reversed(made.get(name, _State.CANARY), state)}
@@ -136,9 +136,9 @@ def _is_reversed(made: _State, later: _State) -> bool:
     return later is not made if made is _State.FREE else later < made
 
 
-async def _changes_since(components: Components, revision: int) -> Sequence[Change]:
+async def _changes_since(service: Service, revision: int) -> Sequence[Change]:
     """The changes after a revision; none if they are no longer known."""
-    feed = components.engine.feed
+    feed = service.feed
     with suppress(UnavailableError):
         return await feed.changes(revision, feed.revision) or ()
     return ()
@@ -158,13 +158,13 @@ async def response_when_applied(
     return response
 
 
-async def _is_current(components: Components) -> bool:
+async def _is_current(service: Service) -> bool:
     """Read the registrations at other replicas; False if the database is unavailable.
 
     Another session of a listener may have taken over there: what the earlier one acknowledged here does not count.
     """
     try:
-        await components.listeners.registry.refresh()
+        await service.registry.refresh()
     except UnavailableError:
         return False
     return True
@@ -181,28 +181,28 @@ async def _is_current(components: Components) -> bool:
 )
 async def get_status(request: Request, node_id: NodeId) -> Response:
     """For each live listener: whether and when it applied the node's last change, and its TaskManagers on the node."""
-    components = components_of(request)
-    blocked = components.engine.view.get(node_id)
-    change = await components.engine.store.last_change(node_id if blocked is None else blocked.id)
+    service = service_of(request)
+    blocked = service.view.get(node_id)
+    change = await service.store.last_change(node_id if blocked is None else blocked.id)
     if change is None:
         raise NotFoundError(f"The change log has no entry for node {node_id}.")
-    await components.listeners.registry.refresh()
-    return JsonResponse(request, dump_json(_status(components, change)))
+    await service.registry.refresh()
+    return JsonResponse(request, dump_json(_status(service, change)))
 
 
-def _status(components: Components, change: Change) -> Json:
-    listeners = [_progress_body(progress) for progress in applied_by_live_listeners(components, change)]
-    engine, now = components.engine, components.clock()
-    history = engine.automatic_blocks
-    probation_end = history.probation_end(engine.view.tracker, change.node.id, now)
+def _status(service: Service, change: Change) -> Json:
+    listeners = [_progress_body(progress) for progress in applied_by_live_listeners(service, change)]
+    now = service.clock()
+    history = service.automatic_blocks
+    probation_end = history.probation_end(service.view.tracker, change.node.id, now)
     return {
         "id": change.node.id,
-        "blocked": engine.view.get(change.node.id) is not None,
+        "blocked": service.view.get(change.node.id) is not None,
         "revision": change.revision,
         "at": str(change.at),
         "applied": sum(listener["applied"] for listener in listeners),
         "of": len(listeners),
-        "automaticBlocks": history.count(engine.view.tracker, change.node.id, now),
+        "automaticBlocks": history.count(service.view.tracker, change.node.id, now),
         "probationEnd": None if probation_end is None else str(probation_end),
         "repeat": None if change.repeat is None else repeat_body(change.repeat),
         "listeners": listeners,

@@ -40,9 +40,9 @@ from app.api.selection import (
     unblock_selected,
     warnings_of,
 )
-from app.components import Components, components_of
 from app.engine.handler import Command, Outcome
 from app.requests import BlockRequest
+from app.service import Service, service_of
 from blocklist.model.changes import ChangeType
 from blocklist.model.draft import Draft, not_blocked_message
 from blocklist.model.errors import NotFoundError
@@ -94,7 +94,7 @@ _UNBLOCKED: Final[dict[str, Any]] = {
 )
 async def get_node(request: Request, node_id: NodeId) -> Response:
     """The node under any name of its machine, or 404 if it is not blocked."""
-    view = components_of(request).engine.view
+    view = service_of(request).view
     node = view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked_message(node_id))
@@ -128,17 +128,17 @@ async def put_node(
 ) -> Response:
     """Block a node (201). If it is already blocked: with `allowMerge`, merge the two blocks (202); without it, 409."""
     principal.check_may_block()
-    components, changed_by = components_of(request), author_with_force(principal, force)
+    service, changed_by = service_of(request), author_with_force(principal, force)
     command = require_known(
-        components,
+        service,
         [node_id],
-        block_command(node_id, await read_body(request, MAX_NODE_BODY), components.clock()),
+        block_command(node_id, await read_body(request, MAX_NODE_BODY), service.clock()),
         strict=strict,
     )
     if dry_run:
         return await dry_run_response(request, command, principal, changed_by)
-    outcome = await submit_within_limits(components, command, principal, changed_by)
-    status, body = block_response(components, outcome)
+    outcome = await submit_within_limits(service, command, principal, changed_by)
+    status, body = block_response(service, outcome)
     response = JsonResponse(request, body, status, outcome.revision)
     response.raw_headers.extend(await wait_until_applied(request, outcome, [outcome.value.id], wait))
     return response
@@ -151,10 +151,10 @@ def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
     return lambda draft: draft.block(node, allow_merge=block.allow_merge)
 
 
-def block_response(components: Components, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
+def block_response(service: Service, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
     """Status and body of the response to a PUT of one node."""
     created = outcome.changes and outcome.changes[-1].type is ChangeType.BLOCKED
-    return _CREATED if created else _MERGED, components.engine.view.node_json(outcome.value)
+    return _CREATED if created else _MERGED, service.view.node_json(outcome.value)
 
 
 @router.put(
@@ -184,28 +184,28 @@ async def put_nodes(
     With `selector` the body is that of one node, and blocks all nodes that are selected at the moment of the change.
     """
     principal.check_may_block()
-    components, changed_by = components_of(request), author_with_force(principal, force)
-    command = await _block_many_command(request, components, selector, strict=strict)
-    warnings = warnings_of(components, selector)
+    service, changed_by = service_of(request), author_with_force(principal, force)
+    command = await _block_many_command(request, service, selector, strict=strict)
+    warnings = warnings_of(service, selector)
     if dry_run:
         response = await dry_run_response(request, command, principal, changed_by)
         response.raw_headers.extend(warnings)
         return response
-    outcome = await submit_within_limits(components, command, principal, changed_by)
+    outcome = await submit_within_limits(service, command, principal, changed_by)
     changed = {node.id for node in outcome.value.values()}
-    response = await response_when_applied(request, _nodes_body(components, outcome), outcome, changed, wait)
+    response = await response_when_applied(request, _nodes_body(service, outcome), outcome, changed, wait)
     response.raw_headers.extend(warnings)
     return response
 
 
 async def _block_many_command(
-    request: Request, components: Components, selector: Selector | None, *, strict: bool
+    request: Request, service: Service, selector: Selector | None, *, strict: bool
 ) -> Command[dict[str, BlockedNode]]:
     if selector is not None:
         block = BlockRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
-        return block_selected(components, selector, block, strict=strict)
-    nodes = parse_nodes(await read_body(request, MAX_NODES_BODY), components.clock())
-    return require_known(components, nodes.keys(), lambda draft: draft.block_many(nodes), strict=strict)
+        return block_selected(service, selector, block, strict=strict)
+    nodes = parse_nodes(await read_body(request, MAX_NODES_BODY), service.clock())
+    return require_known(service, nodes.keys(), lambda draft: draft.block_many(nodes), strict=strict)
 
 
 @router.delete(
@@ -228,13 +228,13 @@ async def delete_nodes(
     """Unblock those of the selected nodes that are blocked, up to 1,000 in one transaction: all or none."""
     principal.check_may_unblock()
     await require_empty_body(request)
-    components = components_of(request)
-    command = unblock_selected(components, selector)
+    service = service_of(request)
+    command = unblock_selected(service, selector)
     if dry_run:
         return await dry_run_response(request, lambda draft: command(draft).unblocked, principal, author(principal))
-    outcome = await components.engine.handler.submit(command, author(principal))
+    outcome = await service.handler.submit(command, author(principal))
     changed = {node.id for node in outcome.value.unblocked.values()}
-    warnings = warnings_of(components, selector)
+    warnings = warnings_of(service, selector)
     response = await response_when_applied(request, _unblocked_body(outcome.value), outcome, changed, wait)
     response.raw_headers.extend(warnings)
     return response
@@ -262,7 +262,7 @@ async def delete_node(
 
     if dry_run:
         return await dry_run_response(request, command, principal, author(principal))
-    outcome = await components_of(request).engine.handler.submit(command, author(principal))
+    outcome = await service_of(request).handler.submit(command, author(principal))
     response = Response()
     response.raw_headers.extend(revision_headers(request, outcome.revision))
     # Not on the path of FLIP-224, whose response is fixed.
@@ -291,14 +291,14 @@ def parse_nodes(body: bytes, now: int) -> dict[str, tuple[BlockedNode, bool]]:
     return parse_by_node(parse_json(body), parse)
 
 
-def _nodes_body(components: Components, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
+def _nodes_body(service: Service, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
     created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
-    known = known_nodes(components)
+    known = known_nodes(service)
     unknown, ambiguous = known.unknown(sorted(created)), known.ambiguous(created)
     return {
         node_id: {
             "status": 201 if node_id in created else 202,
-            **components.engine.view.node_body(node),
+            **service.view.node_body(node),
             **({"known": False, "didYouMean": unknown[node_id]} if node_id in unknown else {}),
             **({"known": False, "ambiguous": ambiguous[node_id]} if node_id in ambiguous else {}),
         }

@@ -9,8 +9,8 @@ from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
 from app.api.authentication import check_after_wait
-from app.components import components_of
 from app.engine.list_view import ListView
+from app.service import service_of
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_node_id
 from blocklist.wire.body import ID_PATTERN
@@ -78,7 +78,7 @@ async def _wait_for_revision(
     ] = None,
 ) -> None:
     if min_revision is not None:
-        await require_revision(components_of(request).engine.view, min_revision)
+        await require_revision(service_of(request).view, min_revision)
         check_after_wait(request)
 
 

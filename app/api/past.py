@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from app.components import Components
+from app.service import Service
 from app.store.history_queries import PastList
 from blocklist.model.errors import InvalidError
 
 
-async def list_at(components: Components, timestamp: int) -> PastList:
+async def list_at(service: Service, timestamp: int) -> PastList:
     """The list at `?at=` (Unix ms). Raises InvalidError, CompactedError, UnavailableError."""
-    if timestamp > (now := components.clock()):
+    if timestamp > (now := service.clock()):
         raise InvalidError(f"at: {timestamp} is in the future; the current time is {now}.")
-    return await components.engine.store.list_at(timestamp)
+    return await service.store.list_at(timestamp)

@@ -15,11 +15,11 @@ from starlette.routing import Match
 from app.api.request_body import TooLargeError
 from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
-from app.components import components_of
 from app.engine.handler import CommandFailedError
 from app.listeners.known_nodes import KnownNodes
 from app.listeners.quota import ReportsTooLargeError, TooManyListenersError
 from app.net.host_policy import MisdirectedError
+from app.service import service_of
 from app.store.error_translation import LockedError
 from app.store.rows import UnreadableRowError
 from blocklist.model.errors import (
@@ -168,20 +168,20 @@ def problem_for(request: Request, error: Exception) -> Response:
     extra: Json = {"type": _TYPES[type(error)]} if type(error) in _TYPES else {}
     match error:
         case ConflictError(blocked=blocked):
-            view = components_of(request).engine.view
+            view = service_of(request).view
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
             extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
         case AmbiguousNodeError(blocked=blocked):
-            view = components_of(request).engine.view
+            view = service_of(request).view
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
             extra["blockedNodes"] = nodes
         case CompactedError(oldest=oldest):
             extra = {"oldest": oldest}
         case ForbiddenError():
-            components_of(request).metrics.count_denied("forbidden")
+            service_of(request).metrics.count_denied("forbidden")
         case UnauthorizedError(given=given):
-            components_of(request).metrics.count_denied("invalid" if given else "missing")
+            service_of(request).metrics.count_denied("invalid" if given else "missing")
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"' if given else "Bearer"}
         case UnavailableError(retry_after=seconds):
             headers = {"Retry-After": str(int(seconds or 1))}
@@ -193,7 +193,7 @@ def problem_for(request: Request, error: Exception) -> Response:
 def _ambiguous_names(request: Request) -> list[str]:
     """Why a node was not found: the name in the path is one that several nodes claim."""
     node_id = request.path_params.get("node_id")
-    ambiguous = {} if node_id is None else KnownNodes(components_of(request).listeners.inventory).ambiguous([node_id])
+    ambiguous = {} if node_id is None else KnownNodes(service_of(request).inventory).ambiguous([node_id])
     return [ambiguous_message(*item) for item in ambiguous.items()]
 
 

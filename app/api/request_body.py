@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from app.auth.principal import PRINCIPAL_KEY, Principal
-from app.components import components_of
+from app.service import service_of
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.node import check_node_id
 from blocklist.model.node_ranges import MAX_NODES
@@ -79,7 +79,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     principal: Principal = request.scope[PRINCIPAL_KEY]
     body = b""
     more = True
-    with components_of(request).access.body_quota.receiving(principal.id) as keep:
+    with service_of(request).body_quota.receiving(principal.id) as keep:
         while more:
             message = await request.receive()
             if message["type"] == "http.disconnect":

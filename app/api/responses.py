@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import Depends, Request, Response
 
-from app.components import components_of
+from app.service import service_of
 
 _PATHS_WITH_REVISION: Final = (
     "/blocklist",
@@ -26,7 +26,7 @@ def revision_headers(request: Request, revision: int | None = None) -> list[tupl
     """The revision and history headers of API responses; of the current revision unless one is given."""
     if not request.scope["path"].startswith(_PATHS_WITH_REVISION):
         return []
-    tracker = components_of(request).engine.view.tracker
+    tracker = service_of(request).view.tracker
     return [
         (b"blocklist-revision", b"%d" % (tracker.revision if revision is None else revision)),
         (b"blocklist-history", tracker.history.encode()),
@@ -60,5 +60,5 @@ def age_header(request: Request) -> list[tuple[bytes, bytes]]:
     """The Age header (RFC 9111) of a read from memory while the database is unavailable; else empty."""
     if not getattr(request.state, "from_memory", False):
         return []
-    seconds = components_of(request).engine.view.age()
+    seconds = service_of(request).view.age()
     return [] if seconds is None else [(b"age", b"%d" % seconds)]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request
 
-from app.components import Components
 from app.engine.handler import Command
 from app.requests import BlockRequest
+from app.service import Service
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.node import BlockedNode
@@ -66,24 +66,24 @@ ReadSelector = Annotated[Selector | None, Depends(_of_read)]
 """The selector in the query of a read, or None; an empty one selects every node. Raises InvalidError."""
 
 
-def labelled_nodes(components: Components) -> SelectableNodes:
+def labelled_nodes(service: Service) -> SelectableNodes:
     """The known nodes with their labels."""
-    return components.listeners.inventory
+    return service.inventory
 
 
 def block_selected(
-    components: Components, selector: Selector, block: BlockRequest, *, strict: bool
+    service: Service, selector: Selector, block: BlockRequest, *, strict: bool
 ) -> Command[dict[str, BlockedNode]]:
     """The command that blocks all nodes that are selected when it runs; if `strict`, only by labels that exist.
 
     Raises InvalidError for an empty selector. The command also raises NotFoundError, UnknownNodeError.
     """
-    now = components.clock()
+    now = service.clock()
     block.node("any", now)  # Raises what is wrong with the request, before it is queued.
     _require_labels(selector)
 
     def run(draft: Draft) -> dict[str, BlockedNode]:
-        selection = select_nodes(selector, labelled_nodes(components))
+        selection = select_nodes(selector, labelled_nodes(service))
         if strict:
             selection.require_known_labels()
         selected = selection.require_nodes(MAX_NODES)
@@ -100,7 +100,7 @@ class UnblockedSelection:
     unblocked: dict[str, BlockedNode]
 
 
-def unblock_selected(components: Components, selector: Selector) -> Command[UnblockedSelection]:
+def unblock_selected(service: Service, selector: Selector) -> Command[UnblockedSelection]:
     """The command that unblocks those of the selected nodes that are blocked.
 
     Raises InvalidError for an empty selector. The command raises NotFoundError if no node is selected or none of them
@@ -109,7 +109,7 @@ def unblock_selected(components: Components, selector: Selector) -> Command[Unbl
     _require_labels(selector)
 
     def run(draft: Draft) -> UnblockedSelection:
-        selected = select_nodes(selector, labelled_nodes(components)).require_nodes()
+        selected = select_nodes(selector, labelled_nodes(service)).require_nodes()
         blocked = [node_id for node_id in selected if draft.get_blocked(node_id) is not None]
         if not blocked:
             raise NotFoundError(f"None of the {len(selected):,} nodes that {selector} selects is blocked.")
@@ -130,14 +130,14 @@ def _require_labels(selector: Selector) -> None:
         raise InvalidError("selector: it is empty, and would select every node. Name a label. Nothing was changed.")
 
 
-def selected_by(components: Components, selector: Selector | None) -> Callable[[str], bool] | None:
+def selected_by(service: Service, selector: Selector | None) -> Callable[[str], bool] | None:
     """Whether a node id is selected, by the labels at the moment of the call; None if there is no selector."""
     if not selector:
         return None
-    return partial(selects, selector, labelled_nodes(components))
+    return partial(selects, selector, labelled_nodes(service))
 
 
-def warnings_of(components: Components, selector: Selector | None) -> list[tuple[bytes, bytes]]:
+def warnings_of(service: Service, selector: Selector | None) -> list[tuple[bytes, bytes]]:
     """A Warning header, as Kubernetes sends it, for each label in the selector that no known node has."""
-    hints = [] if selector is None else label_hints(selector, labelled_nodes(components))
+    hints = [] if selector is None else label_hints(selector, labelled_nodes(service))
     return [(b"warning", b'299 - "%b"' % hint.encode()) for hint in hints]

@@ -21,10 +21,10 @@ from app.api.listing import LIST_HEADERS, PreparedResponse
 from app.api.parameters import MinRevision, require_revision
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header
-from app.components import components_of
 from app.engine.list_view import ListView
 from app.engine.table_view import table_version
 from app.net.prefer import wait_seconds
+from app.service import service_of
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.errors import NotFoundError
 from blocklist.spark.jar import JAR_NAME, jar_path
@@ -86,7 +86,7 @@ async def get_table(
     With `Accept: text/plain; version=2` the first line begins with `blocklist-table 2`, and `canary` instead of `mark`
     means that one executor of each application may stay on the host.
     """
-    view = components_of(request).engine.view
+    view = service_of(request).view
     etags = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
     accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
     version = table_version(",".join(request.headers.getlist("accept")).encode("latin-1"))

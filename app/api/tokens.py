@@ -11,8 +11,8 @@ from app.api.parameters import ResourceId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, body_schema, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
-from app.components import components_of
 from app.requests import TokenRequest
+from app.service import service_of
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
 from blocklist.wire.json import dump_json, parse_json
@@ -31,7 +31,7 @@ router = APIRouter(tags=["Tokens"])
 )
 async def get_whoami(request: Request, principal: Reader) -> Response:
     """Your role, the name recorded as the author of your changes (null if unknown), and the default duration."""
-    duration = components_of(request).settings.default_duration
+    duration = service_of(request).settings.default_duration
     body = {"name": principal.name, "role": principal.role.value, "defaultDuration": duration}
     return JsonResponse(request, dump_json(body))
 
@@ -47,18 +47,18 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
 )
 async def post_token(request: Request, principal: Admin) -> Response:
     """Create a bearer token with a name, a role and an optional end. `token` is returned only here."""
-    components = components_of(request)
-    if not components.access.authenticator.enabled:
+    service = service_of(request)
+    if not service.authenticator.enabled:
         # Whoever may send requests now would keep the access of an admin after authentication is switched on.
         raise ForbiddenError(
             "Without authentication no token can be created: set BLOCKLIST_AUTH=tokens and BLOCKLIST_ADMIN_TOKEN_FILE,"
             " and create tokens with the token in that file."
         )
     token_request = TokenRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
-    end, now = token_request.end_timestamp, components.clock()
+    end, now = token_request.end_timestamp, service.clock()
     if end <= now:
         raise InvalidError(f"endTimestamp: {end} is not in the future; the current time is {now}.")
-    new_token = await components.access.authenticator.create(
+    new_token = await service.authenticator.create(
         token_request.name,
         Role(token_request.role),
         end,
@@ -80,7 +80,7 @@ async def post_token(request: Request, principal: Admin) -> Response:
 )
 async def get_tokens(request: Request, principal: Admin) -> Response:  # noqa: ARG001
     """All tokens, including expired and revoked ones, oldest first; without the secret values."""
-    tokens = await components_of(request).access.authenticator.tokens()
+    tokens = await service_of(request).authenticator.tokens()
     return JsonResponse(request, dump_json({"tokens": [token_body(token) for token in tokens]}))
 
 
@@ -100,7 +100,7 @@ async def get_tokens(request: Request, principal: Admin) -> Response:  # noqa: A
 )
 async def delete_token(request: Request, token_id: ResourceId, principal: Admin) -> Response:
     """Revoke the token immediately; sessions and watches that use it are closed."""
-    await components_of(request).access.authenticator.revoke(token_id, principal.name)
+    await service_of(request).authenticator.revoke(token_id, principal.name)
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Final
 
@@ -56,6 +57,16 @@ class TaskHealth:
         """Run `work` in a supervised task of this name."""
         self.restarts[task] += 0  # The metric shows a task from its start on.
         return asyncio.create_task(supervise(task, work, self.record_failure))
+
+    @asynccontextmanager
+    async def running(self, task: str, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Run `work` in such a task until the context is left."""
+        running = self.start(task, work)
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     def record_failure(self, task: str) -> None:
         """The task has failed, and will be restarted after RESTART_SECONDS."""

@@ -7,9 +7,9 @@ from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from app.components import Components
 from app.logs.isolation import isolated
 from app.logs.request_ids import REQUEST_ID_HEADER, bind_request_id, client_request_id, new_request_id
+from app.service import Service
 from app.watch.streaming import StreamingApp, run_stream
 
 _METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST", "DELETE"))
@@ -33,10 +33,10 @@ class RequestTrackingApp(StreamingApp):
             await self.run_routes(scope, receive, context.send)
         finally:
             # The duration of a stream is not counted: it says nothing about the service.
-            components: Components = self.state.components
+            service: Service = self.state.service
             duration = perf_counter() - started
             with isolated("metrics of requests"):
-                components.metrics.observe_request(_route_path(scope), _method(scope), context.status, duration)
+                service.metrics.observe_request(_route_path(scope), _method(scope), context.status, duration)
         await run_stream(scope, receive, context.send if context.id_given else send)
 
 

@@ -10,7 +10,6 @@ from fastapi.responses import RedirectResponse
 
 from app.api.dry_run import submit_within_limits
 from app.api.parameters import NodeId
-from app.components import Components, components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import (
     FIELDS,
@@ -25,6 +24,7 @@ from app.page.node_selection import with_selected_nodes
 from app.page.preview import check_seen, nodes_to_block, preview_block, preview_unblock
 from app.page.render import render_page
 from app.page.visitor import OperatorVisitor, Visitor
+from app.service import Service, service_of
 from blocklist.model.draft import Draft, not_blocked_message
 from blocklist.model.errors import (
     BlocklistError,
@@ -55,14 +55,14 @@ async def post_block(request: Request, visitor: OperatorVisitor, form: Submitted
 @router.get("/page/nodes/{node_id}/extend")
 async def get_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
     """The form, filled in with the current block."""
-    node = _blocked_node(components_of(request), node_id)
+    node = _blocked_node(service_of(request), node_id)
     return _form(request, visitor, {**_typed_before(request), "nodes": node_id}, node)
 
 
 @router.post("/page/nodes/{node_id}/extend")
 async def post_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
     """Merge another block into the current one: extend it, or change its action or cause, never to a weaker block."""
-    node = components_of(request).engine.view.get(node_id)
+    node = service_of(request).view.get(node_id)
     if node is None:
         return _block_again(request, visitor, node_id, form)
     return await _block(request, visitor, {**form, "nodes": node_id}, node)
@@ -84,14 +84,14 @@ async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: Node
         return draft.unblock(node_id)
 
     try:
-        await components_of(request).engine.handler.submit(command, visitor.author())
+        await service_of(request).handler.submit(command, visitor.author())
     except ConflictError as error:
         return await _unblock_preview(request, visitor, node_id, error.lines)
     return RedirectResponse(f"/page/nodes/{node_id}", HTTPStatus.SEE_OTHER)
 
 
 async def _unblock_preview(request: Request, visitor: Visitor, node_id: str, conflicts: Sequence[str] = ()) -> Response:
-    preview = await preview_unblock(components_of(request), node_id, visitor)
+    preview = await preview_unblock(service_of(request), node_id, visitor)
     status = HTTPStatus.CONFLICT if conflicts else HTTPStatus.OK
     return render_page(
         request,
@@ -105,10 +105,10 @@ async def _unblock_preview(request: Request, visitor: Visitor, node_id: str, con
 
 
 async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNode | None) -> Response:
-    components = components_of(request)
+    service = service_of(request)
     try:
-        form = with_selected_nodes(components, form)
-        requested = parse_block_form(form, components.clock(), node, components.listeners.inventory.aliases)
+        form = with_selected_nodes(service, form)
+        requested = parse_block_form(form, service.clock(), node, service.inventory.aliases)
     except FormError as error:
         return _form(request, visitor, form, node, error.errors)
     if "back" in form:
@@ -116,7 +116,7 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
     rejection = None
     if "confirmed" in form:
         try:
-            await _apply_block(components, visitor, requested, form)
+            await _apply_block(service, visitor, requested, form)
         except (ConflictError, LimitError) as error:
             rejection = error
         else:
@@ -124,7 +124,7 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
     return await _confirmation(request, visitor, requested, form, node, rejection)
 
 
-async def _apply_block(components: Components, visitor: Visitor, requested: BlockForm, form: Form) -> None:
+async def _apply_block(service: Service, visitor: Visitor, requested: BlockForm, form: Form) -> None:
     """Raises LimitError, ConflictError if a block was made or changed since the preview, and others."""
     merge = form.get("merge") == "yes"
 
@@ -135,7 +135,7 @@ async def _apply_block(components: Components, visitor: Visitor, requested: Bloc
         return draft.block_many({node.id: (node, merge) for node in nodes})
 
     forced = force_reason(visitor, form)
-    await submit_within_limits(components, command, visitor.principal, visitor.author(forced=forced))
+    await submit_within_limits(service, command, visitor.principal, visitor.author(forced=forced))
 
 
 def _all_blocked(draft: Draft, nodes: Sequence[BlockedNode]) -> bool:
@@ -152,7 +152,7 @@ async def _confirmation(
     node: BlockedNode | None,
     rejection: BlocklistError | None,
 ) -> Response:
-    preview = await preview_block(components_of(request), requested, visitor)
+    preview = await preview_block(service_of(request), requested, visitor)
     fields = {name: form.get(name, "") for name in FIELDS} | {"end": str(requested.end)}
     if preview.already_blocked:
         fields |= {"merge": "yes", "seen": preview.seen}
@@ -181,7 +181,7 @@ def _form(
     errors: dict[str, str] | None = None,
 ) -> Response:
     status = HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK
-    values = {**initial_form(components_of(request).settings.default_duration, node), **form}
+    values = {**initial_form(service_of(request).settings.default_duration, node), **form}
     path = _form_path(node)
     return render_page(
         request, "block.html.j2", visitor, status, form=values, errors=errors or {}, node=node, path=path
@@ -210,8 +210,8 @@ def _path_afterwards(requested: BlockForm) -> str:
     return f"/page/nodes/{requested.nodes[0]}" if len(requested.nodes) == 1 else "/"
 
 
-def _blocked_node(components: Components, node_id: str) -> BlockedNode:
-    node = components.engine.view.get(node_id)
+def _blocked_node(service: Service, node_id: str) -> BlockedNode:
+    node = service.view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked_message(node_id))
     return node

@@ -7,8 +7,8 @@ from typing import Final
 
 from fastapi import Request
 
-from app.components import Components, components_of
 from app.page.shared import shared_of
+from app.service import Service, service_of
 
 MAX_AGE_MS: Final = 1000
 
@@ -36,10 +36,10 @@ class ClusterShare:
 
 def share_of_cluster(request: Request) -> ClusterShare:
     """The share of the service that received the request; to count 10,000 blocked nodes takes some 10 ms."""
-    return shared_of(request).get_now("share", lambda: _share(components_of(request)), MAX_AGE_MS)
+    return shared_of(request).get_now("share", lambda: _share(service_of(request)), MAX_AGE_MS)
 
 
-def _share(components: Components) -> ClusterShare:
-    blocked = components.engine.view.tracker.blocked(components.clock())
-    known = components.listeners.usable_nodes.known
+def _share(service: Service) -> ClusterShare:
+    blocked = service.view.tracker.blocked(service.clock())
+    known = service.usable_nodes.known
     return ClusterShare(known.count_matching(blocked) if len(known) else len(blocked), len(known))

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.api.applied import task_managers_on
-from app.components import Components
 from app.listeners.entry import ListenerEntry
 from app.page.block_intervals import cause_group
 from app.page.list_model import ListFilter, authors_of, matching_nodes
 from app.page.shared import SharedValues
 from app.page.turns import in_turns
+from app.service import Service
 from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.node_lookup import claims_on, find_blocked
@@ -138,35 +138,35 @@ class GroupedPage:
         return all(row.settled for row in self.rows)
 
 
-async def grouped_page(components: Components, shared: SharedValues, list_filter: ListFilter) -> GroupedPage:
+async def grouped_page(service: Service, shared: SharedValues, list_filter: ListFilter) -> GroupedPage:
     """The groups of the nodes that match, at most MAX_AGE_MS old and with all changes of the list."""
 
     async def compute() -> GroupedPage:
-        revision, groups = components.engine.view.tracker.revision, await groups_of(components, list_filter)
+        revision, groups = service.view.tracker.revision, await groups_of(service, list_filter)
         page = min(list_filter.page, _pages(len(groups)))
-        refused = await refused_nodes(components)
+        refused = await refused_nodes(service)
         shown = groups[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
-        nodes = list(components.engine.view.tracker.blocked(components.clock()).values())
+        nodes = list(service.view.tracker.blocked(service.clock()).values())
         return GroupedPage(
-            rows=[await _row(components, group, refused) for group in shown],
+            rows=[await _row(service, group, refused) for group in shown],
             filter=list_filter.at_page(page),
             revision=revision,
             blocked=len(nodes),
             matched=sum(len(group.nodes) for group in groups),
             total=len(groups),
-            authors=authors_of(components, nodes),
+            authors=authors_of(service, nodes),
         )
 
     # Whoever has just changed something sees the change.
-    key = "groups", list_filter, components.engine.view.tracker.revision
+    key = "groups", list_filter, service.view.tracker.revision
     return await shared.get(key, compute, lambda _: MAX_AGE_MS)
 
 
-async def groups_of(components: Components, list_filter: ListFilter) -> list[BlockGroup]:
+async def groups_of(service: Service, list_filter: ListFilter) -> list[BlockGroup]:
     """The groups of the nodes that match."""
-    tracker, now = components.engine.view.tracker, components.clock()
+    tracker, now = service.view.tracker, service.clock()
     blocks = []
-    async for node in in_turns(matching_nodes(components, list_filter)):
+    async for node in in_turns(matching_nodes(service, list_filter)):
         claims = claims_on(tracker, node, now) if tracker.get(node.id) is node else ()
         blocks.append(OwnedBlock(node, claims[0].owner if claims else ANONYMOUS))
     # In a thread, because of 10,000 blocks this takes some 25 ms.
@@ -185,11 +185,11 @@ def group_blocks(blocks: Iterable[OwnedBlock]) -> list[BlockGroup]:
     return sorted(found, key=lambda group: (-group.last, group.cause, group.owner))
 
 
-async def refused_nodes(components: Components) -> list[tuple[ListenerEntry, set[str]]]:
+async def refused_nodes(service: Service) -> list[tuple[ListenerEntry, set[str]]]:
     """The live listeners, by id, with the blocked nodes that each refuses under any name."""
-    tracker, now = components.engine.view.tracker, components.clock()
+    tracker, now = service.view.tracker, service.clock()
     found = []
-    for entry in sorted(components.listeners.directory.live(), key=lambda entry: entry.id):
+    for entry in sorted(service.directory.live(), key=lambda entry: entry.id):
         nodes = set[str]()
         async for name in in_turns(list(entry.refused)):
             nodes.update(node.id for node in find_blocked(tracker, name, now))
@@ -197,15 +197,13 @@ async def refused_nodes(components: Components) -> list[tuple[ListenerEntry, set
     return found
 
 
-async def _row(
-    components: Components, group: BlockGroup, refused: Sequence[tuple[ListenerEntry, set[str]]]
-) -> GroupRow:
-    newest = components.engine.view.tracker.revision
+async def _row(service: Service, group: BlockGroup, refused: Sequence[tuple[ListenerEntry, set[str]]]) -> GroupRow:
+    newest = service.view.tracker.revision
     revision, racks, running, task_managers = 0, Counter[str](), list[int | None](), 0
     async for node in in_turns(group.nodes):
-        revision = max(revision, components.engine.last_changes.revision_of(node.id, newest))
-        racks[components.listeners.inventory.labels_of(node.id).get(RACK_LABEL, "")] += 1
-        there = task_managers_on(components, node.id)
+        revision = max(revision, service.last_changes.revision_of(node.id, newest))
+        racks[service.inventory.labels_of(node.id).get(RACK_LABEL, "")] += 1
+        there = task_managers_on(service, node.id)
         task_managers += len(there)
         running += [each.running_tasks for each in there]
     names = {node.id for node in group.nodes}

@@ -6,13 +6,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.components import components_of
 from app.page.charts import WIDTH
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
 from app.page.history_charts import MAX_AGE_MS, MAX_CHANGES, PERIODS, history_charts
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
+from app.service import service_of
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -24,7 +24,7 @@ async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
     """The charts of the last days, and the latest changes."""
     days = request.query_params.get("days", "7")
     days = days if days in PERIODS else "7"
-    store = components_of(request).engine.store
+    store = service_of(request).store
     latest = await store.latest_changes(PAGE_SIZE + 1, before=int_param(request, "before"))
     return render_page(
         request,

@@ -9,10 +9,10 @@ from typing import Final
 
 from fastapi import Request
 
-from app.components import Components, EngineComponents, components_of
 from app.page.block_intervals import Bucket, buckets, by_cause, intervals
 from app.page.charts import BlockedChart, blocked_chart, causes_chart
 from app.page.shared import shared_of
+from app.service import Service, service_of
 from app.store.history_queries import ChangeFilter
 from blocklist.model.changes import Change
 from blocklist.model.node import BlockedNode
@@ -52,26 +52,26 @@ class HistoryCharts:
 
 async def history_charts(request: Request, days: str) -> HistoryCharts:
     """The charts of a period of PERIODS, at most MAX_AGE_MS old."""
-    components = components_of(request)
-    return await shared_of(request).get(("charts", days), lambda: _compute(components, days), lambda _: MAX_AGE_MS)
+    service = service_of(request)
+    return await shared_of(request).get(("charts", days), lambda: _compute(service, days), lambda _: MAX_AGE_MS)
 
 
-async def _compute(components: Components, days: str) -> HistoryCharts:
-    now, engine = components.clock(), components.engine
+async def _compute(service: Service, days: str) -> HistoryCharts:
+    now = service.clock()
     start = now - int(days) * DAY
-    changes, begin = await _changes_since(engine, start)
-    current = engine.view.tracker.blocked(now)
+    changes, begin = await _changes_since(service, start)
+    current = service.view.tracker.blocked(now)
     # In a thread, because with MAX_CHANGES this would block the event loop.
     return await asyncio.to_thread(_draw, changes, current, (start, begin, now), PERIODS[days][1])
 
 
-async def _changes_since(engine: EngineComponents, begin: int) -> tuple[list[Change], int]:
+async def _changes_since(service: Service, begin: int) -> tuple[list[Change], int]:
     """The changes since `begin`, at most the last MAX_CHANGES, and the time from which they are complete."""
-    revision = engine.view.tracker.revision
+    revision = service.view.tracker.revision
     since = first = max(0, revision - MAX_CHANGES)
     changes: list[Change] = []
     while since < revision:
-        page = await engine.store.changes_page(since, _BATCH, ChangeFilter(begin=begin))
+        page = await service.store.changes_page(since, _BATCH, ChangeFilter(begin=begin))
         changes += page.changes
         if len(page.changes) < _BATCH:
             break

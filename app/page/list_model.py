@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from app.api.applied import task_managers_on
-from app.components import Components
 from app.listeners.entry import ListenerEntry
+from app.service import Service
 from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
 from blocklist.model.task_count import TaskCount
 
@@ -103,30 +103,30 @@ class ListPage:
         return all(row.settled for row in self.rows)
 
 
-def list_page(components: Components, list_filter: ListFilter) -> ListPage:
+def list_page(service: Service, list_filter: ListFilter) -> ListPage:
     """The current list."""
-    nodes = list(components.engine.view.tracker.blocked(components.clock()).values())
-    matched = _sorted(components, nodes, list_filter)
+    nodes = list(service.view.tracker.blocked(service.clock()).values())
+    matched = _sorted(service, nodes, list_filter)
     last = max(1, -(-len(matched) // PAGE_SIZE))
     list_filter = list_filter.at_page(min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
-    live = components.listeners.directory.live()
+    live = service.directory.live()
     acked = sorted(entry.confirmed_revision for entry in live)
     refusals = _refusals(live, shown)
     return ListPage(
-        rows=[_row(components, node, acked, refusals.get(node.id, ())) for node in shown],
+        rows=[_row(service, node, acked, refusals.get(node.id, ())) for node in shown],
         filter=list_filter,
         blocked=len(nodes),
         evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
         matched=len(matched),
-        authors=authors_of(components, nodes),
+        authors=authors_of(service, nodes),
         listeners=len(acked),
     )
 
 
-def matching_nodes(components: Components, list_filter: ListFilter) -> list[BlockedNode]:
+def matching_nodes(service: Service, list_filter: ListFilter) -> list[BlockedNode]:
     """The blocked nodes that match the filter, sorted."""
-    return _sorted(components, list(components.engine.view.tracker.blocked(components.clock()).values()), list_filter)
+    return _sorted(service, list(service.view.tracker.blocked(service.clock()).values()), list_filter)
 
 
 def parse_filter(params: Mapping[str, str]) -> ListFilter:
@@ -142,19 +142,19 @@ def parse_filter(params: Mapping[str, str]) -> ListFilter:
     )
 
 
-def _sorted(components: Components, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
+def _sorted(service: Service, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
     key = _SORT_KEYS[list_filter.sort]
-    return sorted(_filtered(components, nodes, list_filter), key=lambda node: (key(node), node.id))
+    return sorted(_filtered(service, nodes, list_filter), key=lambda node: (key(node), node.id))
 
 
-def _filtered(components: Components, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
+def _filtered(service: Service, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
     text, action = list_filter.q.casefold(), ACTION_BY_NAME.get(list_filter.action)
     return [
         node
         for node in nodes
         if (not text or text in node.id.casefold() or text in node.cause.casefold())
         and (action is None or node.action is action)
-        and (not list_filter.by or list_filter.by == components.engine.last_changes.created_by(node.id))
+        and (not list_filter.by or list_filter.by == service.last_changes.created_by(node.id))
     ]
 
 
@@ -168,11 +168,11 @@ def _refusals(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> di
     return refusals
 
 
-def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusals: Sequence[int]) -> ListRow:
+def _row(service: Service, node: BlockedNode, acked: Sequence[int], refusals: Sequence[int]) -> ListRow:
     """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
-    last_changes = components.engine.last_changes
-    revision = last_changes.revision_of(node.id, components.engine.view.tracker.revision)
-    task_managers = task_managers_on(components, node.id)
+    last_changes = service.last_changes
+    revision = last_changes.revision_of(node.id, service.view.tracker.revision)
+    task_managers = task_managers_on(service, node.id)
     return ListRow(
         node=node,
         created_by=last_changes.created_by(node.id),
@@ -183,7 +183,7 @@ def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusa
     )
 
 
-def authors_of(components: Components, nodes: Sequence[BlockedNode]) -> list[str]:
+def authors_of(service: Service, nodes: Sequence[BlockedNode]) -> list[str]:
     """The authors of the blocks, sorted, at most a hundred."""
-    names = {components.engine.last_changes.created_by(node.id) for node in nodes}
+    names = {service.last_changes.created_by(node.id) for node in nodes}
     return sorted(name for name in names if name is not None)[:100]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
 
-from app.components import Components
 from app.listeners.entry import ListenerEntry
 from app.listeners.last_reports import LastReport, tasks_by_host, total_tasks
 from app.page.excerpt import MAX_ROWS, Excerpt
 from app.page.host_rows import HostRow, HostState, count_states
 from app.page.listener_nodes import HostRows, listener_rows, usable_nodes
 from app.page.shared import SharedValues
+from app.service import Service
 from blocklist.model.drift import Drift
 from blocklist.model.evidence import Evidence
 from blocklist.model.listener import Listener, ListenerRole
@@ -110,27 +110,25 @@ class ListenerState:
         return not self.live or (self.behind == 0 and self.hosts is not None and self.hosts.settled)
 
 
-async def listener_state(
-    components: Components, shared: SharedValues, entry: ListenerEntry, page: int
-) -> ListenerState:
+async def listener_state(service: Service, shared: SharedValues, entry: ListenerEntry, page: int) -> ListenerState:
     """The state of a listener, with this page of its nodes, or the last one."""
-    listener, listeners = entry.listener, components.listeners
-    live = entry.is_live(listeners.directory.lease_time())
-    hosts = await _hosts(components, shared, entry, page, live=live)
-    revision = components.engine.view.tracker.revision
+    listener = entry.listener
+    live = entry.is_live(service.directory.lease_time())
+    hosts = await _hosts(service, shared, entry, page, live=live)
+    revision = service.view.tracker.revision
     return ListenerState(
         listener=listener,
         live=live,
-        forgotten_at=listener.lease_end + to_millis(components.settings.forget_listeners),
+        forgotten_at=listener.lease_end + to_millis(service.settings.forget_listeners),
         behind=None if listener.acked is None else max(0, revision - listener.acked),
-        lag=entry.lag_ms(components.engine.feed, components.clock()),
+        lag=entry.lag_ms(service.feed, service.clock()),
         error=entry.error,
-        usable=usable_nodes(components, shared, entry) if live else None,
+        usable=usable_nodes(service, shared, entry) if live else None,
         hosts=hosts,
-        refusals=_refusals(components, entry),
+        refusals=_refusals(service, entry),
         unknown=unknown_facts(entry, hosts, live=live),
-        evidence=Excerpt.of(reversed(listeners.evidence.of_application(entry.id))),
-        drift=Excerpt.of(_drift(components, entry)),
+        evidence=Excerpt.of(reversed(service.evidence.of_application(entry.id))),
+        drift=Excerpt.of(_drift(service, entry)),
     )
 
 
@@ -156,45 +154,43 @@ def unknown_facts(entry: ListenerEntry, hosts: HostsPage | None, *, live: bool) 
 
 
 async def _hosts(
-    components: Components, shared: SharedValues, entry: ListenerEntry, page: int, *, live: bool
+    service: Service, shared: SharedValues, entry: ListenerEntry, page: int, *, live: bool
 ) -> HostsPage | None:
     """A page of the nodes; None if they are not known any more."""
-    last = components.listeners.directory.last_reports.get(entry.id)
+    last = service.directory.last_reports.get(entry.id)
     if entry.expired and last is None:
         return None
-    found = await listener_rows(
-        components, shared, entry, lambda: last or _current_report(components, entry), live=live
-    )
+    found = await listener_rows(service, shared, entry, lambda: last or _current_report(service, entry), live=live)
     return HostsPage.of(found, page)
 
 
-def _current_report(components: Components, entry: ListenerEntry) -> LastReport:
+def _current_report(service: Service, entry: ListenerEntry) -> LastReport:
     """What it reports, without TaskManagers that a newer report of another listener took."""
-    task_managers = components.engine.view.task_managers.reported_by(entry.id)
+    task_managers = service.view.task_managers.reported_by(entry.id)
     hosts = tasks_by_host(task_managers, entry.running_tasks)
     return LastReport(
         hosts=hosts, reported_hosts=len(hosts), refused=entry.report.refused, reported_refusals=len(entry.refused)
     )
 
 
-def _blocks(components: Components, name: str) -> list[BlockedNode]:
-    return find_blocked(components.engine.view.tracker, name, components.clock())
+def _blocks(service: Service, name: str) -> list[BlockedNode]:
+    return find_blocked(service.view.tracker, name, service.clock())
 
 
-def _refusals(components: Components, entry: ListenerEntry) -> Excerpt[Refusal] | None:
+def _refusals(service: Service, entry: ListenerEntry) -> Excerpt[Refusal] | None:
     """What it refuses, or refused when it lapsed; None if that is not known."""
     refused, total = entry.report.refused, len(entry.refused)
-    if entry.expired and (last := components.listeners.directory.last_reports.get(entry.id)) is not None:
+    if entry.expired and (last := service.directory.last_reports.get(entry.id)) is not None:
         refused, total = last.refused, last.reported_refusals
     if refused is None:
         return None
     rows = [
-        Refusal(node=node, reason=refused[node], blocked=bool(_blocks(components, node)))
+        Refusal(node=node, reason=refused[node], blocked=bool(_blocks(service, node)))
         for node in nsmallest(MAX_ROWS, refused)
     ]
     return Excerpt(rows, total)
 
 
-def _drift(components: Components, entry: ListenerEntry) -> list[Drift]:
-    latest = components.listeners.drift.latest
+def _drift(service: Service, entry: ListenerEntry) -> list[Drift]:
+    latest = service.drift.latest
     return [] if latest is None else [each for each in latest.drift if each.listener == entry.id]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.components import Components
 from app.listeners.entry import ListenerEntry
 from app.listeners.last_reports import LastReport, TasksOnHost
 from app.page.host_rows import BlockAtListener, HostRow, host_rows
 from app.page.listener_blocks import block_at
 from app.page.shared import SharedValues
 from app.page.turns import in_turns
+from app.service import Service
 from blocklist.model.node_lookup import find_blocked
 
 USABLE_AGE_MS: Final = 2_000
@@ -33,20 +33,20 @@ class HostRows:
 
 
 async def listener_rows(
-    components: Components, shared: SharedValues, entry: ListenerEntry, report: Callable[[], LastReport], *, live: bool
+    service: Service, shared: SharedValues, entry: ListenerEntry, report: Callable[[], LastReport], *, live: bool
 ) -> HostRows:
     """The rows of a listener, from what `report` returns; many of them are up to MS_PER_HOST old for each."""
 
     async def compute() -> HostRows:
-        at, current = components.clock(), report()
-        return HostRows(at, current, await _compute(components, entry, current.hosts, live=live))
+        at, current = service.clock(), report()
+        return HostRows(at, current, await _compute(service, entry, current.hosts, live=live))
 
     return await shared.get(("rows", entry.id, *entry.listener.registration_key, live), compute, _max_age)
 
 
-def usable_nodes(components: Components, shared: SharedValues, entry: ListenerEntry) -> int | None:
+def usable_nodes(service: Service, shared: SharedValues, entry: ListenerEntry) -> int | None:
     """The number of nodes of the listener that are not blocked, USABLE_AGE_MS old at most; None if it has none."""
-    return shared.get_now("usable", components.listeners.usable_nodes.counter, USABLE_AGE_MS)(entry)
+    return shared.get_now("usable", service.usable_nodes.counter, USABLE_AGE_MS)(entry)
 
 
 def _max_age(found: HostRows) -> float:
@@ -54,15 +54,15 @@ def _max_age(found: HostRows) -> float:
 
 
 async def _compute(
-    components: Components, entry: ListenerEntry, hosts: Sequence[TasksOnHost], *, live: bool
+    service: Service, entry: ListenerEntry, hosts: Sequence[TasksOnHost], *, live: bool
 ) -> Sequence[HostRow]:
     blocks: dict[str, BlockAtListener | None] = {}
     async for host in in_turns(hosts):
-        blocks[host.node] = _block_of_host(components, entry, host.node)
+        blocks[host.node] = _block_of_host(service, entry, host.node)
     return host_rows(hosts, blocks.__getitem__, reports=live)
 
 
-def _block_of_host(components: Components, entry: ListenerEntry, name: str) -> BlockAtListener | None:
+def _block_of_host(service: Service, entry: ListenerEntry, name: str) -> BlockAtListener | None:
     """The strongest block of a node, under any name of its machine."""
-    found = find_blocked(components.engine.view.tracker, name, components.clock())
-    return block_at(components, entry, max(found, key=lambda block: (block.action, block.end))) if found else None
+    found = find_blocked(service.view.tracker, name, service.clock())
+    return block_at(service, entry, max(found, key=lambda block: (block.action, block.end))) if found else None

@@ -7,13 +7,13 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import ResourceId
-from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
 from app.page.listener_model import ListenerState, listener_state
 from app.page.render import render_page
 from app.page.shared import shared_of
 from app.page.visitor import ReaderVisitor, Visitor
+from app.service import service_of
 from blocklist.model.errors import NotFoundError
 from blocklist.model.time import to_millis
 
@@ -35,13 +35,13 @@ async def get_state(request: Request, visitor: ReaderVisitor, listener_id: Resou
 
 
 async def _state(request: Request, listener_id: str) -> ListenerState | None:
-    components = components_of(request)
+    service = service_of(request)
     try:
-        entry = await components.listeners.registry.get(listener_id)
+        entry = await service.registry.get(listener_id)
     except NotFoundError:
         return None
     page = max(1, int_param(request, "page") or 1)
-    return await listener_state(components, shared_of(request), entry, page)
+    return await listener_state(service, shared_of(request), entry, page)
 
 
 def _render(
@@ -52,7 +52,7 @@ def _render(
     state: ListenerState | None,
     status: HTTPStatus = HTTPStatus.OK,
 ) -> Response:
-    components = components_of(request)
+    service = service_of(request)
     return render_page(
         request,
         template,
@@ -60,6 +60,6 @@ def _render(
         status,
         id=listener_id,
         state=state,
-        authenticated=components.access.authenticator.enabled,
-        forget_ms=to_millis(components.settings.forget_listeners),
+        authenticated=service.authenticator.enabled,
+        forget_ms=to_millis(service.settings.forget_listeners),
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
-from app.components import Components, components_of
 from app.listeners.entry import ListenerEntry
 from app.page.errors import HtmlRoute
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
+from app.service import Service, service_of
 from blocklist.model.time import to_millis
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
@@ -37,20 +37,18 @@ class ListenerRow:
     minimum: int
 
     @classmethod
-    def of(
-        cls, components: Components, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]
-    ) -> ListenerRow:
+    def of(cls, service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]) -> ListenerRow:
         listener = entry.listener
-        now = components.clock()
-        live = entry.is_live(components.listeners.directory.lease_time())
-        acked, revision = listener.acked, components.engine.view.tracker.revision
+        now = service.clock()
+        live = entry.is_live(service.directory.lease_time())
+        acked, revision = listener.acked, service.view.tracker.revision
         return cls(
             id=listener.id,
             role=listener.role.value,
             pushed=listener.callback_url is not None,
             live=live,
             behind=None if acked is None else max(0, revision - acked),
-            lag=entry.lag_ms(components.engine.feed, now),
+            lag=entry.lag_ms(service.feed, now),
             lease_end=listener.lease_end,
             error=entry.error,
             refused=len(entry.refused),
@@ -62,24 +60,24 @@ class ListenerRow:
 @router.get("/page/listeners")
 async def get_listeners(request: Request, visitor: ReaderVisitor) -> Response:
     """Lapsed listeners first, then those with the largest lag."""
-    components = components_of(request)
-    feed, now = components.engine.feed, components.clock()
-    lease_time = components.listeners.directory.lease_time()
+    service = service_of(request)
+    feed, now = service.feed, service.clock()
+    lease_time = service.directory.lease_time()
     entries = sorted(
-        components.listeners.directory.entries,
+        service.directory.entries,
         key=lambda entry: (entry.is_live(lease_time), -entry.lag_ms(feed, now), entry.id),
     )
-    usable = components.listeners.usable_nodes.counter()
-    shown = [ListenerRow.of(components, entry, usable) for entry in entries[:MAX_ROWS]]
+    usable = service.usable_nodes.counter()
+    shown = [ListenerRow.of(service, entry, usable) for entry in entries[:MAX_ROWS]]
     return render_page(request, "listeners.html.j2", visitor, listeners=shown, total=len(entries))
 
 
 @router.get("/page/evidence")
 async def get_evidence(request: Request, visitor: ReaderVisitor) -> Response:
     """The same evidence as GET /evidence."""
-    components = components_of(request)
-    assessed = components.listeners.evidence.assess(components.clock())
-    settings = components.settings
+    service = service_of(request)
+    assessed = service.evidence.assess(service.clock())
+    settings = service.settings
     return render_page(
         request,
         "evidence.html.j2",

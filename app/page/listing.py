@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.groups import grouped_page
 from app.page.list_model import list_page, parse_filter
 from app.page.render import render_page
 from app.page.shared import shared_of
 from app.page.visitor import ReaderVisitor, Visitor
+from app.service import service_of
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -28,10 +28,10 @@ async def get_table(request: Request, visitor: ReaderVisitor) -> Response:
 
 
 async def _render(request: Request, visitor: Visitor, template: str) -> Response:
-    components, list_filter = components_of(request), parse_filter(request.query_params)
+    service, list_filter = service_of(request), parse_filter(request.query_params)
     listing = (
-        await grouped_page(components, shared_of(request), list_filter)
+        await grouped_page(service, shared_of(request), list_filter)
         if list_filter.group
-        else list_page(components, list_filter)
+        else list_page(service, list_filter)
     )
     return render_page(request, template, visitor, listing=listing, base=str(request.base_url).rstrip("/"))

@@ -14,11 +14,11 @@ from app.api.authorization import PUBLIC
 from app.api.problems import STATUS
 from app.auth.principal import ANONYMOUS
 from app.auth.sessions import COOKIE
-from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import read_form
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor, Visitor
+from app.service import service_of
 from blocklist.model.errors import ForbiddenError, UnauthorizedError
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
@@ -31,7 +31,7 @@ _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 async def get_login(request: Request) -> Response:
     """The form; a redirect if authentication is disabled."""
     next_path = _local_path(request.query_params.get("next", "/"))
-    if not components_of(request).access.authenticator.enabled:
+    if not service_of(request).authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     return _form(request, next_path, ended="ended" in request.query_params)
 
@@ -43,10 +43,10 @@ async def post_login(request: Request) -> Response:
         raise ForbiddenError("The form comes from another site's page.")
     form = await read_form(request)
     next_path = _local_path(form.get("next", "/"))
-    if not components_of(request).access.authenticator.enabled:
+    if not service_of(request).authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     try:
-        cookie, _ = await components_of(request).access.sessions.create(form.get("token", ""))
+        cookie, _ = await service_of(request).sessions.create(form.get("token", ""))
     except (UnauthorizedError, ForbiddenError) as error:
         return _form(request, next_path, error.detail, STATUS[type(error)])
     response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
@@ -57,7 +57,7 @@ async def post_login(request: Request) -> Response:
 @router.post("/logout")
 async def post_logout(request: Request, _: ReaderVisitor) -> Response:
     """End the session."""
-    await components_of(request).access.sessions.end(request.cookies.get(COOKIE, ""))
+    await service_of(request).sessions.end(request.cookies.get(COOKIE, ""))
     response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response

@@ -15,11 +15,11 @@ from urllib.parse import urlencode
 from fastapi import Request
 from markupsafe import Markup, escape
 
-from app.components import components_of
 from app.page.map_hosts import Hosts, all_hosts
 from app.page.map_rows import MapRow
 from app.page.map_states import LEGENDS, UNSETTLED, MapState
 from app.page.shared import shared_of
+from app.service import service_of
 
 MIN_AGE_MS: Final = 1_000
 MS_PER_HOST: Final = 0.1
@@ -73,7 +73,7 @@ async def host_map(request: Request) -> HostMap:
     """The map of the service that received the request."""
 
     async def compute() -> HostMap:
-        return HostMap(await all_hosts(components_of(request)))
+        return HostMap(await all_hosts(service_of(request)))
 
     return await shared_of(request).get("map", compute, HostMap.max_age)
 

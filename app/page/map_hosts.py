@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
-from app.components import Components
 from app.page.groups import refused_nodes
 from app.page.map_rows import UNREPORTED, Group, MapRow, group_of, map_rows
 from app.page.map_states import BlockReports, MapState, state_of_blocked
 from app.page.node_model import machine_names
 from app.page.turns import in_turns
+from app.service import Service
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_lookup import find_blocked
@@ -54,10 +54,10 @@ class _Reports:
     lapsed: frozenset[str]
 
 
-async def all_hosts(components: Components) -> Hosts:
+async def all_hosts(service: Service) -> Hosts:
     """The hosts that anybody reports, and all that are blocked."""
-    inventory = components.listeners.inventory
-    revision = components.engine.view.tracker.revision
+    inventory = service.inventory
+    revision = service.view.tracker.revision
     spellings: dict[str, str] = {}
     groups: dict[str, Group] = {}
     async for node_id in in_turns(list(inventory)):
@@ -65,25 +65,23 @@ async def all_hosts(components: Components) -> Hosts:
         if (labels := inventory.labels_if_known(node_id)) is not None:
             spellings[node_id] = inventory.spelling(node_id)
             groups[node_id] = group_of(node_id, labels)
-    blocks = await _blocks(components, spellings, groups)
-    reports = await _reports(components)
+    blocks = await _blocks(service, spellings, groups)
+    reports = await _reports(service)
     blocked = {}
     async for host, node in in_turns(blocks.items()):
-        blocked[spellings[host]] = _blocked_host(components, node, reports)
+        blocked[spellings[host]] = _blocked_host(service, node, reports)
     return Hosts(
         revision=revision,
         # In a thread, because to sort 10,000 names takes some 30 ms.
         rows=await asyncio.to_thread(map_rows, [(spellings[host], group) for host, group in groups.items()]),
         blocked=blocked,
-        not_ready=await _not_ready(components, spellings),
+        not_ready=await _not_ready(service, spellings),
     )
 
 
-async def _blocks(
-    components: Components, spellings: dict[str, str], groups: dict[str, Group]
-) -> dict[str, BlockedNode]:
+async def _blocks(service: Service, spellings: dict[str, str], groups: dict[str, Group]) -> dict[str, BlockedNode]:
     """The strongest block of each blocked host. Adds those that nobody reports."""
-    tracker, now, inventory = components.engine.view.tracker, components.clock(), components.listeners.inventory
+    tracker, now, inventory = service.view.tracker, service.clock(), service.inventory
     blocks: dict[str, BlockedNode] = {}
     async for node in in_turns(list(tracker.blocked(now).values())):
         known = [host for host in inventory.known_as(node.id) if host in spellings]
@@ -97,12 +95,12 @@ async def _blocks(
     return blocks
 
 
-async def _reports(components: Components) -> _Reports:
-    directory = components.listeners.directory
+async def _reports(service: Service) -> _Reports:
+    directory = service.directory
     live = directory.live()
     jobs = [entry for entry in live if entry.listener.role is ListenerRole.JOB_MASTER]
     refused = set[str]()
-    for _, nodes in await refused_nodes(components):
+    for _, nodes in await refused_nodes(service):
         refused |= nodes
     complete, lapsed = directory.last_reports.hosts()
     return _Reports(
@@ -114,13 +112,11 @@ async def _reports(components: Components) -> _Reports:
     )
 
 
-def _blocked_host(components: Components, node: BlockedNode, reports: _Reports) -> BlockedHost:
-    revision = components.engine.last_changes.revision_of(node.id, components.engine.view.tracker.revision)
-    there: Sequence[TaskManager] = task_managers_on(components, node.id)
+def _blocked_host(service: Service, node: BlockedNode, reports: _Reports) -> BlockedHost:
+    revision = service.last_changes.revision_of(node.id, service.view.tracker.revision)
+    there: Sequence[TaskManager] = task_managers_on(service, node.id)
     tasks = TaskCount.of(each.running_tasks for each in there)
-    silent = bool(reports.lapsed) and not reports.lapsed.isdisjoint(
-        machine_names(components.listeners.inventory, node.id)
-    )
+    silent = bool(reports.lapsed) and not reports.lapsed.isdisjoint(machine_names(service.inventory, node.id))
     state = state_of_blocked(
         node,
         BlockReports(
@@ -133,11 +129,11 @@ def _blocked_host(components: Components, node: BlockedNode, reports: _Reports) 
     return BlockedHost(state, node, tasks)
 
 
-async def _not_ready(components: Components, spellings: Mapping[str, str]) -> frozenset[str]:
+async def _not_ready(service: Service, spellings: Mapping[str, str]) -> frozenset[str]:
     """The hosts that a live listener reports as unschedulable."""
-    inventory = components.listeners.inventory
+    inventory = service.inventory
     found = set[str]()
-    for entry in components.listeners.directory.live():
+    for entry in service.directory.live():
         async for name in in_turns(list(entry.report.unschedulable or ())):
             host = inventory.find(name)
             if host is not None and host in spellings:

@@ -6,7 +6,6 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
 from app.page.map_cache import Variant, host_map, rows_html, table_url
@@ -15,6 +14,7 @@ from app.page.map_states import LEGENDS, MapState
 from app.page.map_timeline import timeline
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor, Visitor
+from app.service import service_of
 from blocklist.model.errors import NotFoundError
 from blocklist.wire.json import dump_json
 
@@ -48,7 +48,7 @@ async def get_states(request: Request, visitor: ReaderVisitor) -> Response:  # n
         "states": found.states,
         "counts": {state.value: count for state, count in found.counts},
         "settled": found.settled,
-        "behind": found.hosts.revision < components_of(request).engine.view.tracker.revision,
+        "behind": found.hosts.revision < service_of(request).view.tracker.revision,
     }
     return Response(dump_json(body), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
@@ -56,7 +56,7 @@ async def get_states(request: Request, visitor: ReaderVisitor) -> Response:  # n
 @router.get("/page/map/timeline")
 async def get_timeline(request: Request, visitor: ReaderVisitor) -> Response:
     """The last changes only."""
-    return render_page(request, "_timeline.html.j2", visitor, lines=await timeline(components_of(request)))
+    return render_page(request, "_timeline.html.j2", visitor, lines=await timeline(service_of(request)))
 
 
 @router.get("/page/map/hosts")
@@ -103,7 +103,7 @@ async def _render(request: Request, visitor: Visitor, template: str) -> Response
         legends=LEGENDS,
         wall=wall,
         path=variant.value,
-        lines=await timeline(components_of(request)) if wall else None,
+        lines=await timeline(service_of(request)) if wall else None,
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.components import Components
 from app.page.block_intervals import cause_group
+from app.service import Service
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 
@@ -40,13 +40,13 @@ class TimelineLine:
         return len(self.changes) - len(self.named)
 
 
-async def timeline(components: Components) -> list[TimelineLine] | None:
+async def timeline(service: Service) -> list[TimelineLine] | None:
     """The lines, the newest first; None while the change log cannot be read."""
-    feed = components.engine.feed
+    feed = service.feed
     try:
         changes = await feed.changes(max(0, feed.revision - MAX_CHANGES), feed.revision)
         if changes is None:
-            changes = list(reversed(await components.engine.store.latest_changes(MAX_CHANGES)))
+            changes = list(reversed(await service.store.latest_changes(MAX_CHANGES)))
     except UnavailableError:
         return None
     return timeline_lines(list(reversed(changes)))

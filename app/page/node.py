@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.applied import ListenerProgress, applied_by_live_listeners
 from app.api.parameters import NodeId
-from app.components import Components, components_of
 from app.page.errors import HtmlRoute
 from app.page.evidence_claims import latest_evidence_claims
 from app.page.excerpt import Excerpt
@@ -18,6 +17,7 @@ from app.page.node_history import STRIP_DAYS, NodeHistory, node_history
 from app.page.node_model import node_state
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor, Visitor
+from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 from blocklist.model.node import BlockedNode
@@ -43,15 +43,15 @@ async def get_state(request: Request, visitor: ReaderVisitor, node_id: NodeId) -
 
 
 async def _render(request: Request, visitor: Visitor, template: str, asked: str) -> Response:
-    components, before = components_of(request), int_param(request, "before")
-    engine, settings, now = components.engine, components.settings, components.clock()
-    node = engine.view.get(asked)
+    service, before = service_of(request), int_param(request, "before")
+    settings, now = service.settings, service.clock()
+    node = service.view.get(asked)
     node_id = asked if node is None else node.id
-    history = await _history(components, node_id, node, before)
+    history = await _history(service, node_id, node, before)
     last = None if history is None else history.last
-    state = node_state(components, asked, node_id, node)
-    listeners = [] if last is None else _progress(components, last)
-    claims = () if node is None else claims_on(engine.view.tracker, node, now)
+    state = node_state(service, asked, node_id, node)
+    listeners = [] if last is None else _progress(service, last)
+    claims = () if node is None else claims_on(service.view.tracker, node, now)
     changes = history.changes if history is not None and before is None else ()
     known = node is not None or history is None or last is not None or state.is_reported
     return render_page(
@@ -64,11 +64,11 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         before=before,
         known=known,
         node=node,
-        by=engine.last_changes.created_by(node_id),
+        by=service.last_changes.created_by(node_id),
         claims=claims,
         evidence_claims=latest_evidence_claims(changes, claims),
-        dismissals=engine.dismissals.of_node(node_id),
-        probation_end=engine.automatic_blocks.probation_end(engine.view.tracker, node_id, now),
+        dismissals=service.dismissals.of_node(node_id),
+        probation_end=service.automatic_blocks.probation_end(service.view.tracker, node_id, now),
         history=history,
         strip_days=STRIP_DAYS,
         state=state,
@@ -80,17 +80,15 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
     )
 
 
-async def _history(
-    components: Components, node_id: str, node: BlockedNode | None, before: int | None
-) -> NodeHistory | None:
+async def _history(service: Service, node_id: str, node: BlockedNode | None, before: int | None) -> NodeHistory | None:
     """None while the change log cannot be read: all else is in memory, and needed then."""
     try:
-        return await node_history(components, node_id, node, before)
+        return await node_history(service, node_id, node, before)
     except UnavailableError:
         return None
 
 
-def _progress(components: Components, change: Change) -> list[ListenerProgress]:
+def _progress(service: Service, change: Change) -> list[ListenerProgress]:
     """The live listeners; first those that have not applied the change."""
-    progress = applied_by_live_listeners(components, change)
+    progress = applied_by_live_listeners(service, change)
     return sorted(progress, key=lambda listener: (listener.applied, not listener.refused, not listener.task_managers))

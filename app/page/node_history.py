@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.components import Components
 from app.page.block_strip import BlockStrip, block_strip
+from app.service import Service
 from blocklist.model.changes import Change
 from blocklist.model.node import BlockedNode
 
@@ -32,11 +32,9 @@ class NodeHistory:
     strip: BlockStrip | None
 
 
-async def node_history(
-    components: Components, node_id: str, block: BlockedNode | None, before: int | None
-) -> NodeHistory:
+async def node_history(service: Service, node_id: str, block: BlockedNode | None, before: int | None) -> NodeHistory:
     """The changes of a node under any of its names, before a revision. Raises UnavailableError."""
-    store = components.engine.store
+    store = service.store
     limit = (MAX_CHANGES if before is None else PAGE_SIZE) + 1
     changes = await store.latest_changes(limit, node_id=node_id, before=before)
     last = changes[0] if changes and before is None else await store.last_change(node_id)
@@ -44,22 +42,22 @@ async def node_history(
         changes=changes[:PAGE_SIZE],
         older=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
         last=last,
-        strip=await _strip(components, changes, block) if before is None else None,
+        strip=await _strip(service, changes, block) if before is None else None,
     )
 
 
-async def _strip(components: Components, changes: Sequence[Change], block: BlockedNode | None) -> BlockStrip | None:
+async def _strip(service: Service, changes: Sequence[Change], block: BlockedNode | None) -> BlockStrip | None:
     """The strip of a node with these changes, the newest first; None if it has none."""
     if not changes and block is None:
         return None
-    now = components.clock()
+    now = service.clock()
     begin = now - STRIP_DAYS * _DAY
     current: Mapping[str, BlockedNode] = {} if block is None else {block.id: block}
-    known_since = changes[-1].at if len(changes) > MAX_CHANGES else await _log_begin(components)
+    known_since = changes[-1].at if len(changes) > MAX_CHANGES else await _log_begin(service)
     return block_strip(reversed(changes), current, begin, known_since, now)
 
 
-async def _log_begin(components: Components) -> int:
+async def _log_begin(service: Service) -> int:
     """The time from which the change log is complete (Unix ms); 0 if nothing was removed from it."""
-    page = await components.engine.store.changes_page(0, 1)
+    page = await service.store.changes_page(0, 1)
     return page.changes[0].at if page.compacted and page.changes else 0

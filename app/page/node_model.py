@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from app.api.applied import TaskManager, by_listener, task_managers_on
 from app.api.dry_run import known_nodes
-from app.components import Components
 from app.listeners.last_reports import TasksOnHost
 from app.page.excerpt import Excerpt
 from app.page.host_rows import EXPLANATIONS, STATE_ORDER, BlockAtListener, HostState, host_state, is_settled
 from app.page.listener_blocks import block_at
+from app.service import Service
 from blocklist.model.drift import Drift, DriftReport, UnknownTasks
 from blocklist.model.evidence import AssessedEvidence
 from blocklist.model.host_matching import normalize_name
@@ -113,34 +113,34 @@ class NodeState:
         return self.identity.node is not None or bool(self.jobs.total or self.evidence.excerpt.total or drift)
 
 
-def node_state(components: Components, asked: str, node_id: str, block: BlockedNode | None) -> NodeState:
+def node_state(service: Service, asked: str, node_id: str, block: BlockedNode | None) -> NodeState:
     """The state of a node that was `asked` for under this name, and has this id and block."""
-    names = machine_names(components.listeners.inventory, asked, node_id)
-    jobs = jobs_on(components, node_id, block, names)
+    names = machine_names(service.inventory, asked, node_id)
+    jobs = jobs_on(service, node_id, block, names)
     return NodeState(
-        identity=identity_of(components, node_id),
+        identity=identity_of(service, node_id),
         jobs=Excerpt.of(jobs),
-        evidence=evidence_about(components, node_id),
-        drift=drift_of(components.listeners.drift.latest, names),
+        evidence=evidence_about(service, node_id),
+        drift=drift_of(service.drift.latest, names),
         settled=all(job.settled for job in jobs),
     )
 
 
-def identity_of(components: Components, node_id: str) -> Identity:
+def identity_of(service: Service, node_id: str) -> Identity:
     """What the inventory knows about a name."""
-    inventory = components.listeners.inventory
+    inventory = service.inventory
     found, claimants = inventory.known_as(node_id), inventory.claimants(node_id)
     several = sorted(claimants or (found if len(found) > 1 else ()))
     node = inventory.get(next(iter(found))) if len(found) == 1 else None
     sources = () if node is None else node.sources
     reporters = sorted(
-        (_reporter(components, source) for source in sources), key=lambda each: (each.kind, -(each.last_seen or 0))
+        (_reporter(service, source) for source in sources), key=lambda each: (each.kind, -(each.last_seen or 0))
     )
     return Identity(
         node=node,
         reporters=Excerpt.of(reporters),
         ambiguous=[inventory.spelling(each) for each in several],
-        suggestion=None if node is not None or several else known_nodes(components).suggestion(node_id),
+        suggestion=None if node is not None or several else known_nodes(service).suggestion(node_id),
         any_known=bool(inventory),
     )
 
@@ -150,16 +150,16 @@ def machine_names(inventory: Inventory, *names: str) -> set[str]:
     return {normalize_name(name) for name in names}.union(*(inventory.aliases(name) for name in names))
 
 
-def jobs_on(components: Components, node_id: str, block: BlockedNode | None, names: Collection[str]) -> list[JobRow]:
+def jobs_on(service: Service, node_id: str, block: BlockedNode | None, names: Collection[str]) -> list[JobRow]:
     """The jobs that run on a node, those that need attention first; and those that ran there when they lapsed."""
-    rows = [_job(components, *item, block) for item in by_listener(task_managers_on(components, node_id)).items()]
-    rows += _lapsed_jobs(components, block, names)
+    rows = [_job(service, *item, block) for item in by_listener(task_managers_on(service, node_id)).items()]
+    rows += _lapsed_jobs(service, block, names)
     return sorted(rows, key=lambda row: (STATE_ORDER[row.state], -row.tasks.known, row.listener))
 
 
-def evidence_about(components: Components, node_id: str) -> NodeEvidence:
+def evidence_about(service: Service, node_id: str) -> NodeEvidence:
     """What applications report about a node, under any of its names."""
-    found = components.listeners.evidence.assess_node(node_id, components.clock())
+    found = service.evidence.assess_node(node_id, service.clock())
     return NodeEvidence(Excerpt.of(found), sum(each.ignored_reason is None for each in found))
 
 
@@ -174,18 +174,16 @@ def drift_of(report: DriftReport | None, names: Collection[str]) -> NodeDrift | 
     )
 
 
-def _reporter(components: Components, source: NodeSource) -> Reporter:
-    entry = None if source.kind is SourceKind.FILE else components.listeners.directory.get(source.name)
+def _reporter(service: Service, source: NodeSource) -> Reporter:
+    entry = None if source.kind is SourceKind.FILE else service.directory.get(source.name)
     seen = None if entry is None else entry.listener.lease_end - entry.listener.lease
     return Reporter(name=source.name, kind=source.kind, last_seen=seen)
 
 
-def _job(
-    components: Components, listener: str, task_managers: Sequence[TaskManager], block: BlockedNode | None
-) -> JobRow:
-    entry = components.listeners.directory.get(listener)
+def _job(service: Service, listener: str, task_managers: Sequence[TaskManager], block: BlockedNode | None) -> JobRow:
+    entry = service.directory.get(listener)
     tasks = TaskCount.of(each.running_tasks for each in task_managers)
-    at = None if block is None or entry is None else block_at(components, entry, block)
+    at = None if block is None or entry is None else block_at(service, entry, block)
     return JobRow(
         listener=listener,
         number=len(task_managers),
@@ -196,8 +194,8 @@ def _job(
     )
 
 
-def _lapsed_jobs(components: Components, block: BlockedNode | None, names: Collection[str]) -> Iterator[JobRow]:
-    directory = components.listeners.directory
+def _lapsed_jobs(service: Service, block: BlockedNode | None, names: Collection[str]) -> Iterator[JobRow]:
+    directory = service.directory
     for listener, host in directory.last_reports.on_hosts(names):
         if (entry := directory.get(listener)) is not None:
             yield _lapsed_job(host, entry.id, entry.listener.lease_end, block)

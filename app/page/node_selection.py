@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from app.api.selection import labelled_nodes
-from app.components import Components
 from app.page.forms import Form, FormError
+from app.service import Service
 from blocklist.model.errors import BlocklistError
 from blocklist.model.node_ranges import MAX_NODES
 from blocklist.model.selection import select_nodes
@@ -16,7 +16,7 @@ _SYMBOLS: Final = frozenset("=!()")
 """Characters of selectors that no node id and no range has."""
 
 
-def with_selected_nodes(components: Components, form: Form) -> Form:
+def with_selected_nodes(service: Service, form: Form) -> Form:
     """The form with the names of the selected nodes in place of a selector. Raises FormError.
 
     So the preview shows what a confirmation blocks, even if labels change in between.
@@ -25,7 +25,7 @@ def with_selected_nodes(components: Components, form: Form) -> Form:
     if _SYMBOLS.isdisjoint(text):
         return form
     try:
-        selection = select_nodes(parse_selector(text), labelled_nodes(components))
+        selection = select_nodes(parse_selector(text), labelled_nodes(service))
         selection.require_known_labels()
         return {**form, "nodes": "\n".join(selection.require_nodes(MAX_NODES))}
     except BlocklistError as error:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
 from app.api.dry_run import known_nodes
-from app.components import Components
 from app.engine.handler import Command
 from app.page.forms import BlockForm
 from app.page.visitor import Visitor
+from app.service import Service
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError
 from blocklist.model.node import BlockedNode
@@ -75,7 +75,7 @@ class Preview:
         return len({task_manager.listener for node in self.nodes for task_manager in node.task_managers})
 
 
-async def preview_block(components: Components, requested: BlockForm, visitor: Visitor) -> Preview:
+async def preview_block(service: Service, requested: BlockForm, visitor: Visitor) -> Preview:
     """Preview blocking nodes, or merging with existing blocks. Raises InvalidError, UnavailableError."""
 
     def command(draft: Draft) -> PreviewResult:
@@ -84,16 +84,16 @@ async def preview_block(components: Components, requested: BlockForm, visitor: V
             for node in nodes_to_block(requested, draft.now)
         }
 
-    return await preview_command(components, visitor, command)
+    return await preview_command(service, visitor, command)
 
 
-async def preview_unblock(components: Components, node_id: str, visitor: Visitor) -> Preview:
+async def preview_unblock(service: Service, node_id: str, visitor: Visitor) -> Preview:
     """Preview unblocking a node. Raises NotFoundError, UnavailableError."""
 
     def command(draft: Draft) -> PreviewResult:
         return seen_of(draft, [node_id]), {node_id: (draft.unblock(node_id), None)}
 
-    return await preview_command(components, visitor, command)
+    return await preview_command(service, visitor, command)
 
 
 def check_seen(draft: Draft, node_ids: Iterable[str], seen: str) -> None:
@@ -117,16 +117,16 @@ def seen_of(draft: Draft, node_ids: Iterable[str]) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
-async def preview_command(components: Components, visitor: Visitor, command: Command[PreviewResult]) -> Preview:
+async def preview_command(service: Service, visitor: Visitor, command: Command[PreviewResult]) -> Preview:
     """Preview a command. Raises what it raises, UnavailableError."""
-    dry_run = components.engine.limit_guard.dry_run(command, visitor.principal.role)
-    result = (await components.engine.handler.submit(dry_run, visitor.author())).value
+    dry_run = service.limit_guard.dry_run(command, visitor.principal.role)
+    result = (await service.handler.submit(dry_run, visitor.author())).value
     seen, effects = result.value
     nodes = [
-        NodePreview(id=node_id, before=before, after=after, task_managers=task_managers_on(components, node_id))
+        NodePreview(id=node_id, before=before, after=after, task_managers=task_managers_on(service, node_id))
         for node_id, (before, after) in effects.items()
     ]
-    known, created = known_nodes(components), [node.id for node in nodes if node.before is None]
+    known, created = known_nodes(service), [node.id for node in nodes if node.before is None]
     return Preview(
         nodes=nodes,
         shortfalls=result.shortfalls,

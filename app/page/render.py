@@ -13,13 +13,13 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from app.auth.principal import ANONYMOUS
-from app.components import components_of
 from app.net.ticket_links import TicketLinks
 from app.page import time_format
 from app.page.cluster_share import share_of_cluster
 from app.page.links import with_links
 from app.page.static_files import static_url
 from app.page.visitor import Visitor
+from app.service import service_of
 from blocklist.model.node import PERMANENT
 
 CONTENT_SECURITY_POLICY: Final = (
@@ -34,17 +34,17 @@ def render_page(
     request: Request, template: str, visitor: Visitor, status: HTTPStatus = HTTPStatus.OK, **model: object
 ) -> Response:
     """A page, or a fragment of one, from a template in templates/."""
-    components = components_of(request)
+    service = service_of(request)
     text = (
-        _environment(components.settings.ticket_links)
+        _environment(service.settings.ticket_links)
         .get_template(template)
         .render(
             visitor=visitor,
-            now=components.clock(),
-            tracker=components.engine.view.tracker,
+            now=service.clock(),
+            tracker=service.view.tracker,
             # Not for visitors who have not logged in.
             share=None if visitor.principal is ANONYMOUS else share_of_cluster(request),
-            database_down_seconds=components.engine.view.age(),
+            database_down_seconds=service.view.age(),
             **model,
         )
     )

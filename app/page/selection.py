@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.components import Components
 from app.engine.handler import Command
 from app.page.forms import Form, FormError, form_cause, parse_until
 from app.page.preview import Preview, PreviewResult, preview_command, seen_of
 from app.page.visitor import Visitor
+from app.service import Service
 from blocklist.model.draft import Draft
 from blocklist.model.durations import parse_duration
 from blocklist.model.errors import ConflictError, InvalidError, NotFoundError
@@ -133,7 +133,7 @@ def check_number(count: int) -> None:
 
 
 async def preview_selection(
-    components: Components, visitor: Visitor, change: SelectionChange, names: Sequence[str]
+    service: Service, visitor: Visitor, change: SelectionChange, names: Sequence[str]
 ) -> SelectionPreview:
     """What the change would do to those of the nodes that are blocked. Raises NotFoundError if none is."""
     found: tuple[str, list[str]] = "", []
@@ -149,7 +149,7 @@ async def preview_selection(
         found = _state(after.values()), [name for name in names if name not in present]
         return seen, {node.id: (node, after[node.id]) for node in before}
 
-    preview = await preview_command(components, visitor, command)
+    preview = await preview_command(service, visitor, command)
     return SelectionPreview(preview=preview, done=found[0], free=found[1])
 
 

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from app.api.dry_run import submit_within_limits
-from app.components import Components, components_of
 from app.page.block_routes import force_reason
 from app.page.errors import HtmlRoute
 from app.page.forms import FIELDS, Form, FormError, SubmittedForm, initial_form, read_pairs
@@ -30,6 +29,7 @@ from app.page.selection import (
     preview_selection,
 )
 from app.page.visitor import OperatorVisitor, Visitor
+from app.service import Service, service_of
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
@@ -65,14 +65,14 @@ async def post_selection(
     nodes: Annotated[list[str], Depends(_checked_nodes)],
 ) -> Response:
     """The form or the preview of what is to be done (`do`) with the nodes that are checked, or with all that match."""
-    components = components_of(request)
-    chosen = await choose(components, form, nodes)
+    service = service_of(request)
+    chosen = await choose(service, form, nodes)
     names = names_of(" ".join(chosen.names))
     match form.get("do"):
         case "unblock":
             return await _preview(request, visitor, Unblocking(), names, form, changed=chosen.changed)
         case "extend" | "evacuate" as action:
-            initial = {**initial_form(components.settings.default_duration), "nodes": " ".join(names)}
+            initial = {**initial_form(service.settings.default_duration), "nodes": " ".join(names)}
             action_and_end = ("keep", "by") if action == "extend" else ("evacuate", "same")
             initial |= dict(zip(("action", "ends"), action_and_end, strict=True))
             return _form(request, visitor, initial, changed=chosen.changed)
@@ -92,7 +92,7 @@ async def post_extend(request: Request, visitor: OperatorVisitor, form: Submitte
     if "back" in form:
         return _form(request, visitor, form)
     try:
-        change = parse_extension(form, components_of(request).clock())
+        change = parse_extension(form, service_of(request).clock())
     except FormError as error:
         return _form(request, visitor, form, error.errors)
     if "confirmed" in form:
@@ -100,24 +100,24 @@ async def post_extend(request: Request, visitor: OperatorVisitor, form: Submitte
     return await _preview(request, visitor, change, names, form)
 
 
-async def choose(components: Components, form: Form, checked: Sequence[str]) -> Chosen:
+async def choose(service: Service, form: Form, checked: Sequence[str]) -> Chosen:
     """The nodes that a form of the list means. Raises InvalidError for too many."""
     if form.get("all") != "yes":
         return Chosen(checked)
     list_filter = parse_filter(dict(parse_qsl(form.get("filter", "").removeprefix("?"))))
     if list_filter.group:
         named = form.get("cause"), form.get("owner")
-        groups = [group for group in await groups_of(components, list_filter) if (group.cause, group.owner) == named]
+        groups = [group for group in await groups_of(service, list_filter) if (group.cause, group.owner) == named]
         matched = [node.id for group in groups for node in group.nodes]
     else:
-        matched = [node.id for node in matching_nodes(components, list_filter)]
-    return unchanged_since(components, matched, form.get("revision", ""))
+        matched = [node.id for node in matching_nodes(service, list_filter)]
+    return unchanged_since(service, matched, form.get("revision", ""))
 
 
-def unchanged_since(components: Components, names: Sequence[str], revision: str) -> Chosen:
+def unchanged_since(service: Service, names: Sequence[str], revision: str) -> Chosen:
     """Only the nodes whose last change is not later than what the page showed. Raises InvalidError for too many."""
     shown = int(revision) if _DIGITS.fullmatch(revision) else 0
-    last_changes = components.engine.last_changes
+    last_changes = service.last_changes
     changed = [name for name in names if (last := last_changes.get(name)) is not None and last.revision > shown]
     check_number(len(names) - len(changed))
     left_out = set(changed)
@@ -125,11 +125,11 @@ def unchanged_since(components: Components, names: Sequence[str], revision: str)
 
 
 async def _apply(request: Request, visitor: Visitor, change: SelectionChange, form: Form) -> Response:
-    components, names = components_of(request), names_of(form.get("nodes", ""))
+    service, names = service_of(request), names_of(form.get("nodes", ""))
     command = confirmed(change, names, form.get("seen", ""), form.get("done", ""))
     author = visitor.author(forced=force_reason(visitor, form))
     try:
-        await submit_within_limits(components, command, visitor.principal, author)
+        await submit_within_limits(service, command, visitor.principal, author)
     except (ConflictError, LimitError) as error:
         return await _preview(request, visitor, change, names, form, error)
     return RedirectResponse("/", HTTPStatus.SEE_OTHER)
@@ -144,7 +144,7 @@ async def _preview(
     rejection: BlocklistError | None = None,
     changed: Sequence[str] = (),
 ) -> Response:
-    found = await preview_selection(components_of(request), visitor, change, names)
+    found = await preview_selection(service_of(request), visitor, change, names)
     unblocks = isinstance(change, Unblocking)
     fields = {} if unblocks else {name: form.get(name, "") for name in FIELDS}
     return render_page(

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from app.api.authentication import session_of
 from app.api.authorization import RequireRole
 from app.auth.principal import Principal
-from app.components import components_of
+from app.service import service_of
 from blocklist.model.changes import Author, Source
 from blocklist.model.roles import Role
 
@@ -48,7 +48,7 @@ async def _operator(request: Request, principal: Annotated[Principal, Depends(Re
 
 async def _visitor(request: Request, principal: Principal) -> Visitor:
     """A request with an Authorization header has no session and needs no CSRF token."""
-    if not components_of(request).access.authenticator.enabled or "authorization" in request.headers:
+    if not service_of(request).authenticator.enabled or "authorization" in request.headers:
         return Visitor(principal=principal)
     session = await session_of(request)
     return Visitor(principal=principal, csrf="" if session is None else session.csrf, logged_in=session is not None)

@@ -26,7 +26,7 @@ from fastapi.testclient import TestClient
 from uvicorn.server import ServerState
 
 from app.auth_setup import check_access
-from app.main import create_app, stop_streams
+from app.main import create_app
 from app.server import uvicorn_config
 from app.settings import Settings, SettingsError, read_settings
 from app.store.urls import sqlite_path
@@ -207,7 +207,7 @@ async def _run(app: FastAPI, ready: Future[dict[str, Any]], stop: asyncio.Event)
         async with app.router.lifespan_context(app) as state:
             ready.set_result(dict(state or {}))
             await stop.wait()
-            stop_streams(app)
+            app.state.service.stop_streams()
     except BaseException as error:
         if ready.done():
             raise

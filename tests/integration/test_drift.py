@@ -167,7 +167,7 @@ def test_what_a_canary_ran_between_two_blocks_for_all_is_no_drift(database_url: 
             acked = {"sessionId": "s1", "ackedRevision": int(answer.headers["blocklist-revision"]), **report}
             assert client.post("/listeners/app-1/heartbeat", json=acked).status_code == 200
             assert client.portal is not None
-            observe = client.app.state.components.listeners.drift.observe  # type: ignore[attr-defined]
+            observe = client.app.state.service.drift.observe  # type: ignore[attr-defined]
             return [str(found.kind) for found in client.portal.call(observe).drift]
 
         assert block_for_all_and_observe(0) == []

@@ -15,7 +15,6 @@ from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 from structlog.testing import capture_logs
 
-from app.components import Components
 from app.engine import background, supervision
 from app.engine.evidence_blocks import RETRY_MS
 from app.engine.list_details import LastChanges
@@ -30,6 +29,7 @@ from app.page.groups import grouped_page
 from app.page.list_model import list_page, parse_filter
 from app.page.shared import SharedValues
 from app.push.pusher import Pusher
+from app.service import Service
 from app.settings import Settings
 from app.store.listener_store import ListenerStore
 from app.watch.change_feed import ChangeFeed
@@ -82,9 +82,9 @@ def logs() -> Iterator[list[Any]]:
         yield logs
 
 
-def components_of(client: TestClient) -> Components:
-    components: Components = client.app.state.components  # type: ignore[attr-defined]
-    return components
+def service_of(client: TestClient) -> Service:
+    service: Service = client.app.state.service  # type: ignore[attr-defined]
+    return service
 
 
 def break_method(
@@ -147,7 +147,7 @@ class TestWriter:
             ]  # fmt: skip
             assert failures
             assert blocked(client) == ["b", "c"]
-            feed = components_of(client).engine.feed
+            feed = service_of(client).feed
             assert client.portal is not None
             events = client.portal.call(feed.read, 0)
             assert events is not None
@@ -165,11 +165,11 @@ class TestWriter:
             failures = break_method(monkeypatch, LastChanges, "apply")
             client.put("/blocklist/nodes/b", json=block(cause="fan"))
             assert failures
-            components = components_of(client)
-            rows = list_page(components, parse_filter({"sort": "node"})).rows
+            service = service_of(client)
+            rows = list_page(service, parse_filter({"sort": "node"})).rows
             assert [(row.node.id, row.applied, row.listeners) for row in rows] == [("a", 1, 1), ("b", 0, 1)]
             assert client.portal is not None
-            groups = client.portal.call(grouped_page, components, SharedValues(components.clock), parse_filter({}))
+            groups = client.portal.call(grouped_page, service, SharedValues(service.clock), parse_filter({}))
             assert {row.group.nodes[0].id: row.pending for row in groups.rows} == {"a": [], "b": ["jm"]}
 
     def test_a_refusal_that_cannot_be_counted_is_a_refusal(
@@ -365,7 +365,7 @@ def test_a_stream_that_raises_does_not_delay_the_other_streams(serve: Callable[.
     # In a set: whatever its order is, one that raises is woken before one that does not.
     recording = [Recording() for _ in range(20)]
     with serve() as client:
-        streams = components_of(client).engine.feed.streams
+        streams = service_of(client).feed.streams
         streams.update(Failing() for _ in range(20))
         streams.update(recording)
         client.put("/blocklist/nodes/a", json=block())
@@ -421,7 +421,7 @@ class TestReadiness:
         (admin_token := tmp_path / "admin.token").write_text("x" * 43)
         admin_token.chmod(0o600)
         with serve(auth="tokens", admin_token_file=str(admin_token)) as client:
-            tasks = set(components_of(client).task_health.restarts)
+            tasks = set(service_of(client).task_health.restarts)
         assert tasks == {
             *("changes", "compaction", "connections", "database", "drift", "evidence", "expiry", "inventory"),
             *("listeners", "notifications", "sessions", "tables", "tokens"),

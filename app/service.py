@@ -1,0 +1,412 @@
+"""Service: builds, runs and stops everything, in one straight line.
+
+Each part gets what it needs in its constructor, so the order below is the direction of dependencies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+
+import structlog
+from fastapi import Request
+
+from app.auth.sessions import Sessions
+from app.auth_setup import make_authenticator
+from app.engine.background import Compactor, expire_blocks, probe_database
+from app.engine.dismissals import Dismissals
+from app.engine.evidence_blocks import EvidenceBlocker, on_changes
+from app.engine.handler import BlocklistHandler
+from app.engine.limits import LimitGuard
+from app.engine.list_details import LastChanges
+from app.engine.list_view import ListView
+from app.engine.supervision import TaskHealth
+from app.engine.table_view import TableView
+from app.integrations.alertmanager.handler import AlertBlocker
+from app.integrations.alertmanager.metrics import AlertmanagerMetrics
+from app.listeners.directory import ListenerDirectory
+from app.listeners.drift import DriftMonitor
+from app.listeners.heartbeats import HeartbeatRecorder
+from app.listeners.nodes_file import NodesFile
+from app.listeners.ownership import PushOwnership
+from app.listeners.quota import ListenerQuota
+from app.listeners.reader import ListenerReader
+from app.listeners.registry import ListenerRegistry
+from app.listeners.unsaved_reports import UnsavedReports
+from app.listeners.usable_nodes import UsableNodes
+from app.listeners.writer import ListenerWriter
+from app.logs.change_log import ChangeLogWriter
+from app.logs.isolation import isolated
+from app.metrics.collectors import (
+    ClockMetrics,
+    DriftMetrics,
+    EvidenceMetrics,
+    FastPathMetrics,
+    ListenerMetrics,
+    ListMetrics,
+    QueueMetrics,
+    TaskMetrics,
+)
+from app.metrics.metrics import MeasuredStore, Metrics
+from app.net.addresses import Networks
+from app.net.body_quota import BodyQuota
+from app.net.notice_urls import make_senders
+from app.notices.grouping import NoticeGroups
+from app.notices.notifier import NoNotices, Notices, Notifier
+from app.notices.observer import ListenerObserver
+from app.notices.target import Target
+from app.notices.tracked_nodes import TrackedNodes
+from app.push.batches import BatchCache
+from app.push.pusher import Pusher
+from app.push.resource_manager_barrier import ResourceManagerBarrier
+from app.settings import Settings
+from app.store.database import Topic
+from app.store.queries import LoadedState
+from app.store.store import Store, make_store
+from app.watch.change_feed import ChangeFeed
+from app.watch.stream_quota import StreamQuota
+from blocklist.model.automatic_blocks import AutomaticBlocks
+from blocklist.model.changes import Author, Change, Source
+from blocklist.model.confirmed_nodes import ConfirmedNodes
+from blocklist.model.draft import Draft
+from blocklist.model.errors import UnavailableError
+from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.inventory import Inventory
+from blocklist.model.limits import EvidenceLimit
+from blocklist.model.time import to_millis
+from blocklist.model.tracker import BlocklistTracker
+
+log = structlog.get_logger(__name__)
+
+
+class Service:
+    """One service. Belongs to the event loop.
+
+    The list is read in `view` and `feed`, its history in `store`, and changed through `handler`. Listeners are read in
+    `directory` and changed through `registry`.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], int], store: Store, loaded: LoadedState) -> None:
+        """`store` is open, and `loaded` is what it has. `run` starts the service."""
+        self.settings = settings
+        self.clock = clock
+        self.store = store
+        self.metrics = metrics = Metrics()
+        self.task_health = TaskHealth()
+
+        # The list
+        self.inventory = Inventory()
+        aliases, machine_of = self.inventory.aliases, self.inventory.machine_of
+        store.use_aliases(aliases)
+        tracker = BlocklistTracker(loaded.snapshot, aliases)
+        table = TableView(tracker, clock, self.inventory.identifiers, lambda: self.inventory.has_staged)
+        self.view = ListView(tracker, clock, store.outdated_seconds, table)
+        self.feed = ChangeFeed(store, self.view)
+        self.last_changes = LastChanges(loaded.last_changes)
+        self.dismissals = Dismissals(clock, loaded.dismissals, aliases)
+        self.automatic_blocks = AutomaticBlocks(settings.repeat_rule, aliases)
+        self.automatic_blocks.reset(loaded.automatic_blocks)
+
+        # Evidence, and the nodes that count for it
+        confirmed_nodes = ConfirmedNodes(
+            authenticated=settings.auth == "tokens", aliases=aliases, machine_of=machine_of
+        )
+        self.evidence = EvidenceStore(
+            EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window)),
+            self.view.task_managers.nodes_of,
+            confirmed_nodes.confirmed_name,
+            confirmed_nodes.principal_of,
+            aliases,
+            machine_of,
+        )
+
+        # Listeners, of this process and of other replicas, and the pushes to them
+        quota = ListenerQuota(
+            max_listeners=settings.max_listeners_per_token, max_bytes=settings.max_report_bytes_per_token
+        )
+        self.directory = ListenerDirectory(self.view, self.evidence, confirmed_nodes, self.inventory, quota, clock)
+        self.usable_nodes = UsableNodes(self.directory, self.view, confirmed_nodes)
+        self.nodes_file = NodesFile(
+            settings.nodes_file, self.directory.inventory_updater, metrics.nodes_file_faulty.set
+        )
+        self.drift = DriftMonitor(self.directory, self.view, self.last_changes, to_millis(settings.drift_after))
+        ownership = PushOwnership(store.listeners, store.replica, shared=store.replicated)
+        unsaved = UnsavedReports(shared=store.replicated)
+        heartbeats = HeartbeatRecorder(self.directory, unsaved, tracker, clock)
+        self.callback_policy = settings.callback_policy
+        self._pusher = Pusher(
+            self.directory,
+            ownership,
+            heartbeats,
+            self.feed,
+            BatchCache(self.feed, self.view),
+            ResourceManagerBarrier(self.directory, settings.managers_first.total_seconds()),
+            self.callback_policy,
+            clock,
+            heartbeat_seconds=settings.heartbeat.total_seconds(),
+            on_duration=metrics.push_seconds.observe,
+        )
+        reader = ListenerReader(
+            store.listeners,
+            self.directory,
+            tracker,
+            on_registered=self._pusher.on_registered,
+            clock=clock,
+            replicated=store.replicated,
+        )
+        self._listener_writer = ListenerWriter(
+            store.listeners,
+            ownership,
+            self.directory,
+            reader,
+            unsaved,
+            tracker,
+            clock,
+            forget_after=to_millis(settings.forget_listeners),
+        )
+        self.registry = ListenerRegistry(
+            store.listeners, ownership, self.directory, reader, heartbeats, self.view, self.feed, quota, clock
+        )
+
+        # Changes of the list: `publish` and `reset` below follow them
+        self._change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
+        self._notices = self._make_notices(ownership)
+        self.handler = BlocklistHandler(
+            tracker,
+            MeasuredStore(store, metrics),
+            clock,
+            self,
+            replica=store.replica,
+            max_queued=settings.max_waiting,
+        )
+        self.limit_guard = LimitGuard(settings.limits, self.usable_nodes, self.inventory, metrics.count_refused)
+        self._evidence_blocker = EvidenceBlocker(
+            self.evidence,
+            tracker,
+            self.handler,
+            self.limit_guard,
+            EvidenceLimit(share=settings.evidence_max_share, confirmed=confirmed_nodes.__len__),
+            self.automatic_blocks,
+            self.dismissals,
+            clock,
+        )
+        self.alert_blocker = AlertBlocker(
+            self.handler,
+            self.limit_guard,
+            self.dismissals,
+            self.automatic_blocks,
+            node_label=settings.alertmanager_node_label,
+            duration=to_millis(settings.alertmanager_duration),
+        )
+        self._compactor = Compactor(
+            tracker,
+            store,
+            clock,
+            max_changes=settings.log_max_changes,
+            max_age=settings.log_max_age,
+            on_compacted=metrics.compacted.inc,
+        )
+
+        # Who may do what, from where, and how many streams and unfinished bodies a client may have
+        self.authenticator = make_authenticator(settings, store.tokens, clock)
+        self.sessions = Sessions(self.authenticator, store.tokens, clock)
+        self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
+        self.stream_quota = StreamQuota(settings.max_waits_per_client)
+        self.body_quota = BodyQuota()
+
+        for collector in (
+            ListMetrics(self.view, self.feed),
+            ClockMetrics(store.clock_offset),
+            FastPathMetrics(self.view, metrics.fast_puts),
+            QueueMetrics(self.handler),
+            ListenerMetrics(self.view, self.feed, self.directory, self._listener_writer, self._pusher),
+            EvidenceMetrics(self.evidence, self._evidence_blocker, clock),
+            DriftMetrics(self.drift),
+            AlertmanagerMetrics(self.alert_blocker),
+            TaskMetrics(self.task_health, self._pusher),
+        ):
+            metrics.register(collector)
+
+    def _make_notices(self, ownership: PushOwnership) -> Notices:
+        settings, metrics = self.settings, self.metrics
+        senders = make_senders(settings.notify_url)
+        if not senders:
+            return NoNotices()
+        nodes = TrackedNodes()
+        return Notifier(
+            [Target(position, sender, metrics.count_notice) for position, sender in enumerate(senders, 1)],
+            NoticeGroups(window=settings.notify_group.total_seconds(), max_per_minute=settings.notify_max_per_minute),
+            nodes,
+            ListenerObserver(nodes, self.directory, self.view, self.drift, self.clock),
+            replicated=self.store.replicated,
+            is_first=lambda: ownership.is_first,
+            on_left_out=metrics.notices_left_out.inc,
+        )
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Start everything; on leaving, stop it in reverse and write what is not saved yet. Raises UnavailableError."""
+        # Before the first heartbeat: evidence about a node that was unblocked by hand must not block it again.
+        await self._evidence_blocker.load(self.store)
+        # Before the first request: the names in the file count from the first block on.
+        await self.nodes_file.check()
+        self.directory.inventory_updater.apply_all()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_finish, "last write of the tokens", self.authenticator.save_used)
+            stack.push_async_callback(_finish, "last write of the listeners", self._listener_writer.close)
+            stack.push_async_callback(_finish, "last notices", self._notices.close)
+            stack.callback(self._change_log.close)
+            # Not cancelled: it commits what it has accepted.
+            stack.push_async_callback(self._drain, self.task_health.start("changes", self.handler.run))
+            stack.push_async_callback(_finish, "end of the pushes", self._pusher.close)
+            tasks = [self.task_health.start(name, work) for name, work in self._tasks().items()]
+            stack.push_async_callback(_cancel, tasks)
+            stack.callback(self.feed.close)
+            await self.authenticator.load()
+            await self._listener_writer.load()
+            yield
+
+    def stop_streams(self) -> None:
+        """Before the last requests end: end the watches with a `bye` event, and answer the requests that wait."""
+        self.feed.close()
+        self.view.close()
+        self.directory.acks.notify_all()
+
+    async def _drain(self, handler_task: asyncio.Task[None]) -> None:
+        self.handler.close()
+        await handler_task
+
+    def _tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """The background tasks besides the handler, by name."""
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+            "expiry": partial(expire_blocks, self.view.tracker, self.handler, self.clock),
+            "compaction": self._compactor.run,
+            "database": partial(probe_database, self.store, self._read_again),
+            "notifications": self._listen,
+            "listeners": self._listener_writer.run,
+            "evidence": self._evidence_blocker.run,
+            "drift": self.drift.run,
+            "inventory": self.directory.inventory_updater.run,
+        }
+        if self.nodes_file.is_configured:
+            tasks["nodes file"] = self.nodes_file.run
+        if self._notices.is_enabled:
+            tasks["notices"] = self._notices.run
+        if self.authenticator.enabled:
+            tasks |= {"tokens": self.authenticator.run, "sessions": self.sessions.run}
+        return tasks
+
+    async def _listen(self) -> None:
+        """Follow what other replicas write; never returns."""
+        await self.store.listen(
+            {
+                Topic.CHANGES: self.handler.notify_remote_change,
+                Topic.CONTENTION: self.handler.notify_contention,
+                Topic.LISTENERS: self._listener_writer.notify_remote_change,
+                Topic.TOKENS: self.authenticator.notify_remote_change,
+            }
+        )
+
+    async def _read_again(self) -> None:
+        """Read what other replicas may have written during an outage. Raises UnavailableError."""
+        await self.authenticator.refresh()
+        await self.sessions.refresh()
+        self.handler.notify_remote_change()
+        await self.handler.submit(_change_nothing, Author(source=Source.TIME))
+        await self._listener_writer.refresh()
+
+    def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
+        """Apply committed changes to all that follows the list, in this order; the tracker has applied them.
+
+        If a part fails, that is logged and the part is rebuilt. Neither the other parts nor the requests that made the
+        changes fail with it. `from_log`: they were read from the database. The replica that made a change counts and
+        logs it; without other replicas, a change from the database was made here, by a commit that seemed to fail.
+        """
+        try:
+            self.last_changes.apply(changes)
+            self.view.apply(changes)
+            self.feed.publish(changes)
+        except Exception:
+            log.exception("a change could not be applied in memory; what follows the list is rebuilt")
+            self._rebuild(changes)
+        with isolated("evidence"):
+            on_changes(self.evidence, changes)
+        with isolated("dismissals"):
+            self.dismissals.apply(changes)
+        with isolated("automatic blocks"):
+            self.automatic_blocks.apply(changes)
+        with isolated("metrics of changes"):
+            (self.metrics.count_remote_changes if from_log else self.metrics.count_changes)(changes)
+        with isolated("notices"):
+            self._notices.publish(changes, from_log=from_log)
+        if not (from_log and self.store.replicated):
+            with isolated("change log"):
+                self._change_log.write(changes)
+
+    def _rebuild(self, changes: Sequence[Change]) -> None:
+        """Read the list from the tracker again; watches read these changes from the database."""
+        with isolated("last changes"):
+            self.last_changes.forget(changes)
+        with isolated("list"):
+            self.view.reset()
+        with isolated("change feed"):
+            self.feed.reset()
+
+    def reset(self, loaded: LoadedState) -> None:
+        """The list was read from the database as a whole; the tracker has it."""
+        with isolated("last changes"):
+            self.last_changes.reset(loaded.last_changes)
+        with isolated("automatic blocks"):
+            self.automatic_blocks.reset(loaded.automatic_blocks)
+        with isolated("list"):
+            self.view.reset()
+        with isolated("change feed"):
+            self.feed.reset()
+        with isolated("dismissals"):
+            self.dismissals.reset(loaded.dismissals)
+        with isolated("evidence"):
+            on_changes(self.evidence, loaded.dismissals)
+        with isolated("listeners"):
+            self.directory.reset()
+        with isolated("notices"):
+            self._notices.reset()
+
+
+@asynccontextmanager
+async def running_service(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Service]:
+    """The service on its database, while the context lasts. `clock` returns Unix milliseconds.
+
+    Raises SettingsError, SchemaError, UnavailableError.
+    """
+    store = make_store(settings.database_url, secrets.token_hex(4), settings.database_timeout.total_seconds(), clock)
+    try:
+        service = Service(settings, clock, store, await store.open())
+        async with service.run():
+            yield service
+    finally:
+        await store.close()
+
+
+def service_of(request: Request) -> Service:
+    """The service that received the request."""
+    service: Service = request.app.state.service
+    return service
+
+
+def _change_nothing(_: Draft) -> None:
+    """A command whose outcome, like every refusal, follows from all changes in the log."""
+
+
+async def _finish(what: str, close: Callable[[], Awaitable[None]]) -> None:
+    """Close a part at the end; if it fails, or the database is unavailable, the next ones are closed anyway."""
+    with isolated(what), suppress(UnavailableError):
+        await close()
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
