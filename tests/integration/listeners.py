@@ -68,9 +68,9 @@ def without_lag(client: httpx.Client, listener: str) -> dict[str, Any]:
     return {name: value for name, value in get_listener(client, listener).items() if name not in {"lagMs", "lastError"}}
 
 
-def wait_until_lapsed(client: httpx.Client, listener: str) -> None:
+def wait_until_lapsed(client: httpx.Client, listener: str, *, until: Until = wait_until) -> None:
     """Wait for its lease to end."""
-    wait_until(lambda: get_listener(client, listener)["state"] == "lapsed")
+    until(lambda: get_listener(client, listener)["state"] == "lapsed")
 
 
 def put(client: httpx.Client, node_id: str, **fields: object) -> int:

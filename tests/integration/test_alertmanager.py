@@ -15,7 +15,7 @@ from app.engine.dismissals import MEMORY_MS
 from app.settings import SettingsError, read_settings
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, revision_of
+from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, revision_of
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.in_process import ManualClock, running_service
@@ -100,12 +100,6 @@ def test_alerts_that_name_a_machine_differently_share_its_block(in_process_clien
     assert current_list(in_process_client)[1] == {}
 
 
-def test_alerts_without_the_label_are_ignored(in_process_client: httpx2.Client) -> None:
-    for body in real_posts():
-        assert post_alerts(in_process_client, body) == {"unlabelled": len(body["alerts"])}
-    assert current_list(in_process_client) == (0, {})
-
-
 def test_the_response_has_all_outcomes_and_the_revision(in_process_client: httpx2.Client) -> None:
     body = post(
         alert(), alert(node="n2", blocklist="evacuate"), alert(blocklist=""), alert(node=""), {}, alert(node="a b"),
@@ -129,15 +123,6 @@ def test_the_response_has_all_outcomes_and_the_revision(in_process_client: httpx
     }
 
 
-@pytest.mark.parametrize("count", [-1, 2**53 + 1, 10**400, 1.5, True, "3", None])
-def test_what_is_no_count_of_omitted_alerts_is_ignored_and_leaves_the_metrics_readable(
-    in_process_client: httpx2.Client, count: object
-) -> None:
-    answer = in_process_client.post(PATH, json=post(truncatedAlerts=count))
-    assert answer.json() == {"alerts": {}, "truncatedAlerts": 0}
-    assert alertmanager_metrics(in_process_client) == {"posts_total": 1}
-
-
 def test_all_outcomes_have_a_metric_from_the_start(in_process_client: httpx2.Client) -> None:
     text = in_process_client.get("/metrics").text
     for outcome in ("blocked", "merged", "renewed", "unchanged", "freed", "kept", "crowded", "limited"):
@@ -145,12 +130,6 @@ def test_all_outcomes_have_a_metric_from_the_start(in_process_client: httpx2.Cli
 
 
 class TestResolving:
-    def test_the_last_of_two_alerts_unblocks_the_node(self, in_process_client: httpx2.Client) -> None:
-        assert post_alerts(in_process_client, post(alert("DiskFull"), alert("Hot"))) == {"blocked": 2}
-        assert post_alerts(in_process_client, post(alert("Hot", resolved=True))) == {"kept": 1}
-        assert post_alerts(in_process_client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
-        assert current_list(in_process_client) == (3, {})
-
     def test_alerts_that_hold_a_node_survive_a_crash(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             post_alerts(client, post(alert("DiskFull"), alert("Hot")))
@@ -159,26 +138,6 @@ class TestResolving:
         with fresh.start().client() as client:
             assert post_alerts(client, post(alert("DiskFull"))) == {"unchanged": 1}
             assert post_alerts(client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
-
-    @pytest.mark.parametrize("first", [True, False])
-    def test_a_block_by_someone_else_stays(self, in_process_client: httpx2.Client, first: bool) -> None:
-        def by_hand() -> None:
-            body = block(cause="Kernel upgrade", allowMerge=True)
-            assert in_process_client.put("/blocklist/nodes/n1", json=body).is_success
-
-        if first:
-            by_hand()
-        post_alerts(in_process_client, post(alert(summary="/data1 is full")))
-        if not first:
-            by_hand()
-        assert post_alerts(in_process_client, post(alert(resolved=True))) == {"kept": 1}
-        body = get_node(in_process_client)
-        assert body is not None
-        assert (body["cause"], body["endTimestamp"]) == ("Kernel upgrade", PERMANENT)
-
-    def test_a_resolved_alert_about_an_unblocked_node_is_ignored(self, in_process_client: httpx2.Client) -> None:
-        assert post_alerts(in_process_client, post(alert(resolved=True))) == {"unchanged": 1}
-        assert current_list(in_process_client) == (0, {})
 
     def test_its_claim_is_removed_although_its_name_means_several_nodes_now(
         self, in_process_client: httpx2.Client
@@ -284,29 +243,6 @@ class TestDismissal:
             assert len(client.get("/blocklist/nodes/n1/claims").json()["dismissed"]) == 1
 
 
-class TestTime:
-    """On a manual clock."""
-
-    def test_repeated_posts_renew_a_block_in_the_second_half_of_its_duration(
-        self, in_process_client: httpx2.Client, clock: ManualClock
-    ) -> None:
-        post_alerts(in_process_client, post(alert(summary="97 %")))
-        first = get_node(in_process_client)
-        clock.now += HOUR // 2
-        assert post_alerts(in_process_client, post(alert(summary="98 %"))) == {"unchanged": 1}
-        assert get_node(in_process_client) == first
-        clock.now += 1
-        assert post_alerts(in_process_client, post(alert(summary="99 %"))) == {"renewed": 1}
-        assert get_node(in_process_client) == {**(first or {}), "endTimestamp": str(clock.now + HOUR)}
-        assert [change["type"] for change in all_changes(in_process_client)] == ["blocked", "merged"]
-
-    def test_without_repeated_posts_it_expires(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
-        post_alerts(in_process_client, post(alert()))
-        clock.now += HOUR
-        assert get_node(in_process_client) is None
-        assert post_alerts(in_process_client, post(alert(resolved=True))) == {"unchanged": 1}
-
-
 class TestSettings:
     def test_the_label_and_the_duration(self, start_in_process: StartInProcess) -> None:
         service = start_in_process(alertmanager_node_label="host", alertmanager_duration="2h")
@@ -374,12 +310,6 @@ class TestTokens:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        "body", [b"", b"{", b"[]", b"null", b"{}", b'{"alerts": 5}', b'{"alerts": [], "alerts": []}']
-    )
-    def test_only_an_invalid_post_is_an_error(self, client: httpx.Client, body: bytes) -> None:
-        problem_of(client.post(PATH, content=body, headers={"content-type": "application/json"}), 400)
-
     @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
     def test_content_types_that_other_sites_can_send_are_rejected(self, client: httpx.Client, kind: str) -> None:
         problem_of(client.post(PATH, content=b'{"alerts": []}', headers={"content-type": kind}), 400)

@@ -110,12 +110,6 @@ class TestApi:
         assert (fast.status_code, fast.content) == (route.status_code, route.content)
         assert (fast_merge.status_code, fast_merge.content) == (route_merge.status_code, route_merge.content)
 
-    def test_unblocking_frees_the_machine(self, client: httpx.Client, blocked: str, name: str) -> None:
-        block_as(client, blocked)
-        assert client.delete(path(name)).status_code == 200
-        assert current_list(client)[1] == {}
-        assert [client.get(path(other)).status_code for other in (blocked, name)] == [404, 404]
-
     def test_wait_names_the_listener_that_refuses_the_block(
         self, client: httpx.Client, blocked: str, name: str
     ) -> None:
@@ -149,11 +143,6 @@ class TestShortNameOfSeveral:
             assert problem["type"] == "urn:blocklist:problem:ambiguous-node"
             assert list(problem["blockedNodes"]) == BOTH
             assert "n1.a, n1.b" in problem["detail"]
-        assert list(current_list(client)[1]) == BOTH
-
-    def test_a_block_of_it_is_a_node_of_its_own(self, client: httpx.Client) -> None:
-        block_as(client, *BOTH, "n1")
-        assert client.delete(path("n1")).status_code == 200
         assert list(current_list(client)[1]) == BOTH
 
 

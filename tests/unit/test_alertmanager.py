@@ -423,7 +423,10 @@ class TestReading:
         with pytest.raises(InvalidError):
             parse_post(body)
 
-    @pytest.mark.parametrize(("value", "count"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (None, 0), (1.5, 0), (True, 0)])
+    @pytest.mark.parametrize(
+        ("value", "count"),
+        [(3, 3), (0, 0), (-1, 0), ("3", 0), (None, 0), (1.5, 0), (True, 0), (2**53 + 1, 0), (10**400, 0)],
+    )
     def test_the_number_of_omitted_alerts(self, value: object, count: int) -> None:
         assert AlertmanagerPost(alerts=[], truncatedAlerts=value).truncated == count
 

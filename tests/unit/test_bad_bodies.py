@@ -166,6 +166,22 @@ def test_a_malformed_block_is_refused(what: str, body: bytes) -> None:
     check_refused(BLOCKS[what], body)
 
 
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        ("a claim", {"allowMerge": "true"}),
+        ("a claim", {"owner": '"b"'}),
+        ("a claim", {"canary": "1"}),
+        ("a claim", {"canary": '"yes"'}),
+        ("a claim", {"canary": "null"}),
+        ("a node", {"canary": "true"}),
+        ("one of several nodes", {"canary": "true"}),
+    ],
+)
+def test_only_a_claim_may_be_a_canary_and_its_owner_is_in_the_path(what: str, fields: dict[str, str]) -> None:
+    check_refused(BLOCKS[what], raw_body(**fields))
+
+
 @pytest.mark.parametrize("what", OBJECTS)
 @pytest.mark.parametrize("body", each(NOT_ONE_OBJECT))
 def test_a_body_that_is_not_one_object_is_refused(what: str, body: bytes) -> None:
@@ -229,6 +245,7 @@ BAD_IDS = ["", "a b", "a/b", "ä", "a" * 254, ".", "..", "a\n", "\u0000", "a,b",
 NO_IDS: list[object] = [*BAD_IDS, 5, True, [], {}]
 
 BAD_REGISTRATION: dict[str, list[object]] = {
+    "minNodes": [-1, 1.0, "1", True, None, 2**63],
     "role": ["", "job_master", "JOB_MASTER ", "TASK_MANAGER", 1, None, True, ["JOB_MASTER"], {}],
     "sessionId": [*NO_IDS, None],
     "leaseSeconds": [0, -1, 3601, 2**63, 1.5, "x", "", "+5", "5.0", True, False, [], {}],
@@ -265,6 +282,9 @@ BAD_MAPS: dict[str, list[object]] = {
     "refused": [
         [], "a", 5, {"": "why"}, {"a b": "why"}, {"a": 5}, {"a": None}, {"a": True}, {"a": []}, {"a": "\u0000"},
         {"a": "x\ud800"}, {"a": "two\nlines"}, {f"n-{number}": "why" for number in range(10_001)},
+    ],
+    "nodes": [
+        "a", {"a": "b"}, [1], [None], [""], ["a b"], ["a", ".."], 5, [f"n-{number}" for number in range(10_001)],
     ],
     "ackedRevision": [-1, 1.5, "x", "", "+1", True, [], {}, 2**53 + 1, 2**63, -(2**63), 10**400],
     "sessionId": [*NO_IDS, None],
