@@ -14,12 +14,19 @@ from demo.cluster import Cluster, wait_until
 from tests.acceptance.application_process import Application
 from tests.acceptance.conftest import A, Applications, B, Body, C, StartAgent
 from tests.acceptance.jobs import SHARED, Job, used_hosts
-from tests.integration.process import ServiceProcess
+from tests.integration.process import ServiceProcess, migrated_service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service of its own: after a restart, one ignores evidence for a while about what was unblocked before."""
+    with migrated_service(tmp_path_factory.mktemp("service")) as process:
+        yield process
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.browser.conftest import SecuredService, log_in
 from tests.browser.map_scene import block_rack, report_cluster, show_all_states
 from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, unblock
-from tests.integration.process import ServiceProcess
+from tests.integration.process import ServiceProcess, wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -83,6 +83,8 @@ def test_a_rack_is_a_table_without_scripts(
         page.goto("/page/map")
         page.get_by_role("link", name="Table of rack r02").click()
         expect(page.get_by_role("heading", name="Rack r02", level=1)).to_be_visible()
+        # The map may be a second old, and nothing updates a page without scripts.
+        wait_until(lambda: bool(page.reload()) and "Fan" in page.content())
         expect(page.get_by_role("rowheader")).to_have_text(["r02n01", "r02n02", "r02n03", "r02n04"])
         expect(page.get_by_role("row", name="r02n01")).to_contain_text("Fan")
         expect(page.get_by_role("row", name="r02n02")).to_contain_text("free")
