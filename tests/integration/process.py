@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -114,6 +114,15 @@ class ServiceProcess:
         """Kill it with SIGKILL."""
         self._running().kill()
         self.exit_code()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It does not run until the end of the block; its connections stay open."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def pause(self) -> None:
         """Stop its execution (SIGSTOP), with its connections open."""

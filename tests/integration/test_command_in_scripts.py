@@ -81,14 +81,11 @@ def test_an_interrupted_change_may_have_been_made(
 def test_a_change_without_a_response_may_have_been_made(
     command: Command, service: ServiceProcess, node_id: str
 ) -> None:
-    service.pause()
-    try:
+    with service.paused():
         done = command.run("block", node_id, "-r", "Disk", "--forever", BLOCKLIST_TIMEOUT="500ms")
         dry = command.run("block", node_id, "-r", "Disk", "--forever", "--dry-run", BLOCKLIST_TIMEOUT="500ms")
         # It asks for the time of the service first, and sends no change.
         relative = command.run("block", node_id, "-r", "Disk", "-d", "1h", BLOCKLIST_TIMEOUT="500ms")
-    finally:
-        service.resume()
     assert (done.returncode, dry.returncode, relative.returncode) == (3, 3, 3)
     assert "may have been made" not in relative.stderr
     assert "The change may have been made" in done.stderr

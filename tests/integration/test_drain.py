@@ -248,11 +248,8 @@ def test_an_outage_of_the_service_is_waited_for(
         assert running.stdout is not None
         assert running.stderr is not None
         next(line for line in running.stdout if "etl" in line)
-        fresh.pause()
-        try:
+        with fresh.paused():
             assert "What runs is unknown; trying again." in running.stderr.readline()
-        finally:
-            fresh.resume()
         report(fresh_client, "etl", 0)
         output, _ = running.communicate(timeout=60)
     assert (running.returncode, "n1  drained" in output) == (0, True)

@@ -201,12 +201,11 @@ class TestWatching:
         url = f"/blocklist/nodes/{node_id}"
         one.put(f"{url}/claims/alertmanager/1", json=claim()).raise_for_status()
         wait_until(lambda: other.get(url).status_code == 200)
-        restartable_replicas.processes[0].pause()
-        other.delete(url).raise_for_status()
-        expected = other.get(f"{url}/claims").json()["dismissed"]
-        database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
-        assert run_app("new-history", env=environment(database_url=database)).returncode == 0
-        restartable_replicas.processes[0].resume()
+        with restartable_replicas.processes[0].paused():
+            other.delete(url).raise_for_status()
+            expected = other.get(f"{url}/claims").json()["dismissed"]
+            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
+            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
         wait_until_equal(restartable_replicas.clients)
         assert one.get(f"{url}/claims").json()["dismissed"] == expected != []
 
@@ -220,11 +219,10 @@ class TestWatching:
             heartbeat(one, name, evidence={node_id: {"kind": "excluded", "reason": "disk"}})
         url = f"/blocklist/nodes/{node_id}"
         wait_until(lambda: all(client.get(url).status_code == 200 for client in (one, other)))
-        restartable_replicas.processes[0].pause()
-        unblock(other, node_id)
-        database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
-        assert run_app("new-history", env=environment(database_url=database)).returncode == 0
-        restartable_replicas.processes[0].resume()
+        with restartable_replicas.processes[0].paused():
+            unblock(other, node_id)
+            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
+            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
         wait_until_equal(restartable_replicas.clients)
         for client in (one, other):
             found = [it for it in client.get("/evidence").json()["evidence"] if it["node"] == node_id]

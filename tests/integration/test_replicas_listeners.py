@@ -287,15 +287,12 @@ def test_evidence_missed_by_a_paused_replica_does_not_block_again(restartable_re
         register(one, listener)
         heartbeat(one, listener, taskManagers={f"{listener}:{name}": node for name, node in nodes.items()})
     wait_until_equal([one, other], "/evidence")
-    restartable_replicas.processes[1].pause()
-    try:
+    with restartable_replicas.processes[1].paused():
         say({accused: EXCLUDED})
         wait_until(lambda: one.get(f"/blocklist/nodes/{accused}").status_code == 200)
         assert one.delete(f"/blocklist/nodes/{accused}").status_code == 200
         say({accused: EXCLUDED})
         say({nodes["tm-2"]: {"kind": "slow", "reason": "Slow."}})
-    finally:
-        restartable_replicas.processes[1].resume()
     wait_until_equal([one, other])
     evidence = json.loads(wait_until_equal([one, other], "/evidence")[2])["evidence"]
     # Another test's evidence may still be current.

@@ -191,12 +191,11 @@ class TestTakeover:
             first = put(owner_replica, "still-1")
             for number, receiver in enumerate(receivers):
                 wait_until_pushed(owner_replica, receiver, first, f"l-{number}")
-            restartable_replicas.processes[0].pause()
-            last = max(put(other_replica, f"still-{number}") for number in range(2, 6))
-            for number, receiver in enumerate(receivers):
-                wait_until_pushed(other_replica, receiver, last, f"l-{number}")
-            told_before = [len(receiver.requests) for receiver in receivers]
-            restartable_replicas.processes[0].resume()
+            with restartable_replicas.processes[0].paused():
+                last = max(put(other_replica, f"still-{number}") for number in range(2, 6))
+                for number, receiver in enumerate(receivers):
+                    wait_until_pushed(other_replica, receiver, last, f"l-{number}")
+                told_before = [len(receiver.requests) for receiver in receivers]
             owner_replica.get("/blocklist", params={"minRevision": last}).raise_for_status()
             for receiver in receivers:
                 seen = len(receiver.heartbeats())
