@@ -149,6 +149,13 @@ def test_whatever_happens_to_the_file_the_last_good_one_stays_in_force_and_the_f
     assert not is_faulty(client)
 
 
+def test_text_that_is_not_utf8_is_reported_with_its_line(service: InProcessService, file: Path) -> None:
+    with capture_logs() as logs:
+        file.write_bytes(b"id\nn1\nn\xff\n")
+        wait_faulty(service.client(), service.until)
+    assert "line 3: the text is not UTF-8." in str(logs)
+
+
 def test_a_service_starts_with_a_file_that_cannot_be_read_and_says_so(
     start_in_process: StartInProcess, tmp_path: Path
 ) -> None:

@@ -33,6 +33,10 @@ class Database:
     def history(self) -> object:
         return self.execute("SELECT history FROM log_head")[0][0]
 
+    def listeners_version(self) -> int:
+        """Replicas read the listeners again when it changes."""
+        return int(str(self.execute("SELECT version FROM versions WHERE topic = 'listeners'")[0][0]))
+
     def open_stores(self, count: int = 1) -> set[str]:
         """Open the store as this number of replicas at once; return the histories that they load."""
 
@@ -68,6 +72,13 @@ def test_replicas_that_find_another_timeline_converge_on_one_new_history(databas
     database.execute("UPDATE log_head SET timeline = '0000BEEF'")
     assert database.open_stores(REPLICAS) == {database.history()} != {history}
     assert database.timeline() == "00000001"
+
+
+def test_after_another_timeline_replicas_read_the_listeners_again(database: Database) -> None:
+    version = database.listeners_version()
+    database.execute("UPDATE log_head SET timeline = '0000BEEF'")
+    database.open_stores()
+    assert database.listeners_version() > version
 
 
 def test_a_server_that_does_not_report_its_timeline_is_used_as_it_is(database: Database) -> None:

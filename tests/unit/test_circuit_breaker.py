@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 
@@ -13,7 +14,9 @@ from structlog.testing import capture_logs
 
 from app.store.circuit_breaker import CircuitBreaker
 from app.store.error_translation import to_unavailable
+from app.store.postgresql import PostgresqlDatabase
 from blocklist.model.errors import UnavailableError
+from tests.integration.process import free_port
 
 LOST = psycopg.OperationalError('connection to server at "10.0.0.7" failed: server closed the connection')
 FULL = errors.DiskFull('could not extend file "base/5/1259": No space left on device\nHINT:  Check free disk space.')
@@ -143,3 +146,14 @@ def test_the_database_host_is_logged_but_not_sent_to_clients() -> None:
 )
 def test_clients_get_the_reason(error: Exception, word: str) -> None:
     assert word in to_unavailable(error).detail
+
+
+def test_an_operation_on_postgresql_that_fails_opens_the_breaker() -> None:
+    async def ask() -> None:
+        database = PostgresqlDatabase(f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
+        with pytest.raises(UnavailableError):
+            await database.tail(0, 1)
+        assert database.breaker.is_open
+        await database.close()
+
+    asyncio.run(ask())

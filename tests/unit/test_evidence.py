@@ -148,6 +148,13 @@ class TestRetention:
             store.prune(NOW + TTL_MS)
         assert (len(store), store._unblocked_at) == (0, {})
 
+    def test_pruning_removes_what_an_application_no_longer_reports(self) -> None:
+        store = new_store()
+        store.record("app", {"old": EXCLUDED}, NOW)
+        store.record("app", {"new": EXCLUDED}, NOW + 1)
+        store.prune(NOW + TTL_MS)
+        assert [piece.node for piece in store.of_application("app")] == ["new"]
+
     @pytest.mark.parametrize("reason", ["", "x" * (MAX_REASON_LENGTH + 1), "two\nlines", "\ud800"])
     def test_an_empty_long_or_unprintable_reason_is_rejected(self, reason: str) -> None:
         with pytest.raises(InvalidError):
