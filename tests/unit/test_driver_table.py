@@ -187,6 +187,16 @@ def test_a_host_is_covered_exactly_if_an_id_is_the_same_machine(ids: list[str], 
     assert bool(covering(table, host)) is expected
 
 
+def test_the_first_label_of_a_further_name_is_a_key_if_it_means_only_this_machine() -> None:
+    known = make_reported_node("10.0.0.7", ["w7.a"], [], {})
+    other = make_reported_node("10.0.0.8", ["w7.b"], [], {})
+    source = NodeSource(SourceKind.MANAGER, "m")
+    table = DriverTable([node("10.0.0.7")], inventory_of([(source, [known])]).aliases)
+    assert keys(table) == {"10.0.0.7", "w7.a", "w7"}
+    table = DriverTable([node("10.0.0.7")], inventory_of([(source, [known, other])]).aliases)
+    assert keys(table) == {"10.0.0.7", "w7.a"}
+
+
 @given(st.lists(hosts, max_size=5, unique=True), reports, reports, st.randoms(use_true_random=False))
 def test_a_table_that_is_updated_is_the_one_made_anew(
     ids: list[str], known: Reports, later: Reports, rng: random.Random

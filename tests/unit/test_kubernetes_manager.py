@@ -6,7 +6,7 @@ import copy
 import json
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -29,6 +29,7 @@ from blocklist.managers.kubernetes.taint_patch import BlockMark, Condition, OwnT
 from blocklist.managers.plan import DesiredState, StepAction
 from blocklist.model.claims import Claim
 from blocklist.model.node_facts import NodeFacts
+from tests.integration.process import wait_until
 
 KEY = "blocklist/blocked"
 OURS = OwnTaint(key=KEY, value="kubernetes")
@@ -304,6 +305,26 @@ class TestPods:
         assert budget_reason(body) == "The budget web needs 2 pods"
         assert budget_reason({"message": "Too many requests."}) == "Too many requests"
         assert budget_reason({})
+
+
+class UnreadableApi:
+    """An API server whose answers have none of the fields that they should have."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def pages(self, _path: str) -> Iterator[Json]:
+        self.asked += 1
+        yield {}
+
+
+def test_an_answer_that_cannot_be_read_is_an_outage_and_is_asked_for_again_later() -> None:
+    api = UnreadableApi()
+    cache = NodeCache(cast("ApiServer", api), KEY, lambda: None)
+    cache.start()
+    wait_until(lambda: (cache.outage() or (0, ""))[1] == "'metadata'")
+    wait_until(lambda: api.asked > 1)
+    cache.close()
 
 
 class TestCordons:
