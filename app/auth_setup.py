@@ -69,12 +69,12 @@ def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> 
 
     if not settings.service_account_audience:
         return {}
-    own = service_accounts.OwnAccount(Path(settings.service_account_folder))
+    own = service_accounts.OwnAccount(service_accounts.FOLDER)
     try:
         issuer = own.issuer()
     except service_accounts.ServiceAccountError as error:
         raise SettingsError(
-            f"BLOCKLIST_SERVICE_ACCOUNT_FOLDER: {error} Accepting tokens of ServiceAccounts needs a pod with"
+            f"BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE: {error} Accepting tokens of ServiceAccounts needs a pod with"
             " `automountServiceAccountToken: true`."
         ) from None
     rules = service_accounts.ServiceAccountRules(

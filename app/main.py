@@ -72,11 +72,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         async with running_service(settings, clock) as service:
             app.state.service = service
             app.state.shared = SharedValues(clock)
-            connection_limits = ConnectionLimits(
-                header_timeout=settings.header_timeout.total_seconds(),
-                body_timeout=settings.body_timeout.total_seconds(),
-                max_connections=settings.max_connections,
-            )
+            connection_limits = ConnectionLimits(settings.max_connections)
             tables = TableResponses(service.view, service.stream_quota, service.trusted_proxies)
             async with (
                 service.task_health.running("connections", connection_limits.run),

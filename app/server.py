@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.auth_setup import check_access
-from app.http import security_headers
+from app.http import connection_limits, security_headers
 from app.http.connection_limits import LimitingProtocol
 from app.http.fast_put import FastPutProtocol
 from app.http.fast_table import FastTableProtocol
@@ -130,7 +130,7 @@ def uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None)
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
     if isinstance(config, TlsConfig):
-        config.handshake_timeout = settings.header_timeout.total_seconds()
+        config.handshake_timeout = connection_limits.HEADER_SECONDS
     return config
 
 

@@ -115,7 +115,7 @@ class Service:
             authenticated=settings.auth == "tokens", aliases=aliases, machine_of=machine_of
         )
         self.evidence = EvidenceStore(
-            EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window)),
+            EvidenceRule(applications=settings.evidence_applications),
             self.view.task_managers.nodes_of,
             confirmed_nodes.confirmed_name,
             confirmed_nodes.principal_of,
@@ -132,7 +132,7 @@ class Service:
         self.nodes_file = NodesFile(
             settings.nodes_file, self.directory.inventory_updater, metrics.nodes_file_faulty.set
         )
-        self.drift = DriftMonitor(self.directory, self.view, self.last_changes, to_millis(settings.drift_after))
+        self.drift = DriftMonitor(self.directory, self.view, self.last_changes)
         ownership = PushOwnership(store.listeners, store.replica, shared=store.replicated)
         unsaved = UnsavedReports(shared=store.replicated)
         heartbeats = HeartbeatRecorder(self.directory, unsaved, tracker, clock)
@@ -143,7 +143,7 @@ class Service:
             heartbeats,
             self.feed,
             BatchCache(self.feed, self.view),
-            ResourceManagerBarrier(self.directory, settings.managers_first.total_seconds()),
+            ResourceManagerBarrier(self.directory),
             self.callback_policy,
             clock,
             heartbeat_seconds=settings.heartbeat.total_seconds(),
@@ -158,14 +158,7 @@ class Service:
             replicated=store.replicated,
         )
         self._listener_writer = ListenerWriter(
-            store.listeners,
-            ownership,
-            self.directory,
-            reader,
-            unsaved,
-            tracker,
-            clock,
-            forget_after=to_millis(settings.forget_listeners),
+            store.listeners, ownership, self.directory, reader, unsaved, tracker, clock
         )
         self.registry = ListenerRegistry(
             store.listeners, ownership, self.directory, reader, heartbeats, self.view, self.feed, quota, clock
@@ -174,14 +167,7 @@ class Service:
         # Changes of the list: `publish` and `reset` below follow them
         self._change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
         self._notices = self._make_notices(ownership)
-        self.handler = BlocklistHandler(
-            tracker,
-            MeasuredStore(store, metrics),
-            clock,
-            self,
-            replica=store.replica,
-            max_queued=settings.max_waiting,
-        )
+        self.handler = BlocklistHandler(tracker, MeasuredStore(store, metrics), clock, self, replica=store.replica)
         self.limit_guard = LimitGuard(settings.limits, self.usable_nodes, self.inventory, metrics.count_refused)
         self._evidence_blocker = EvidenceBlocker(
             self.evidence,
@@ -238,7 +224,7 @@ class Service:
         nodes = TrackedNodes()
         return Notifier(
             [Target(position, sender, metrics.count_notice) for position, sender in enumerate(senders, 1)],
-            NoticeGroups(window=settings.notify_group.total_seconds(), max_per_minute=settings.notify_max_per_minute),
+            NoticeGroups(),
             nodes,
             ListenerObserver(nodes, self.directory, self.view, self.drift, self.clock),
             replicated=self.store.replicated,

@@ -23,7 +23,7 @@ from app.store import urls
 from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
 from blocklist.model.failure_domains import parse_domain_limits
 from blocklist.model.limits import Limits
-from blocklist.model.repeats import RepeatRule
+from blocklist.model.repeats import MAX_DURATION_MS, RepeatRule
 from blocklist.model.time import to_millis
 
 PREFIX: Final = "BLOCKLIST_"
@@ -87,8 +87,6 @@ class Settings(BaseSettings):
     """In a Kubernetes pod: accept tokens of the cluster's ServiceAccounts that are for this audience."""
     service_account_roles: str = ""
     """Comma-separated roles of ServiceAccounts, as in `spark/driver=listener,ops/*=operator`; without one, 403."""
-    service_account_folder: str = "/var/run/secrets/kubernetes.io/serviceaccount"
-    """Folder with the token of the service's own ServiceAccount, and the API server's authority (`ca.crt`)."""
     database_url: Annotated[
         str,
         Field(
@@ -107,30 +105,18 @@ class Settings(BaseSettings):
     """Maximum number of changes in the change log (at least 1,000); older ones are deleted."""
     log_max_age: Annotated[Duration, Field(ge=timedelta(hours=1))] = timedelta(days=90)
     """Changes older than this are deleted from the change log, except for the last 1,000."""
-    max_waiting: Annotated[int, Field(ge=1)] = 10_000
-    """Maximum number of changes queued for the database; when the queue is full, requests get 503."""
     heartbeat: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=10)
     """Interval at which an empty push (a heartbeat) is sent to a listener that has nothing new to receive."""
-    managers_first: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(seconds=1)
-    """Push to JobMasters once every live ResourceManager has acknowledged, or after this time at the latest."""
-    forget_listeners: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(days=1)
-    """A listener is deleted this long after its lease has expired."""
     evidence_applications: Annotated[int, Field(ge=0)] = 2
     """A node is blocked when this number of applications, with a token each, have evidence against it; 0 is never."""
-    evidence_window: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=60)
-    """Time within which all of these applications must have reported their evidence."""
     evidence_max_share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Maximum share of the confirmed nodes that evidence may block at once; at least one node. 1 is no limit."""
-    drift_after: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(minutes=5)
-    """Tasks that still run on an evacuated node after this time are reported as drift."""
     alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
     """Duration of the block that each notification of a firing alert makes."""
     repeat_window: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=30)
     """Each automatic block of a node within this time doubles the duration of the next one; 0 disables this."""
-    repeat_max_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(days=7)
-    """Maximum duration of an automatic block that is doubled; a limit on the blocks of operators applies as well."""
     probation: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=1)
     """For this time after a repeated automatic block, evidence of one application blocks the node; 0 disables this."""
     callback_hosts: str | None = None
@@ -147,10 +133,6 @@ class Settings(BaseSettings):
     """Maximum duration of a block by an operator; a longer one gets 409. 0 is no limit."""
     longest_block_admin: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
     """Maximum duration of a block by an admin; a longer one gets 409. 0 is no limit."""
-    header_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=10)
-    """Time within which the head of a request must be complete; after it, 408. Also the time for a TLS handshake."""
-    body_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=30)
-    """Time after the head within which the body of a request must be complete; after it, 408."""
     max_connections: Annotated[int, Field(ge=1)] = 20_000
     """Maximum number of open connections, and at most 90 % of the open-file limit; further ones get 503."""
     max_waits_per_client: Annotated[int, Field(ge=1)] = 2_000
@@ -175,10 +157,6 @@ class Settings(BaseSettings):
             " evacuated and freed nodes, refusals and drift are sent.",
         ),
     ] = ""
-    notify_group: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(seconds=5)
-    """Events with the same cause and author within this time are one notice."""
-    notify_max_per_minute: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Maximum number of notices per minute; what is left out is counted, and the next notice says so."""
     ticket_url: str = ""
     """URL of a ticket with `{id}` in it; ids of tickets in causes are then links on the page."""
     ticket_pattern: str = DEFAULT_TICKET_PATTERN
@@ -201,10 +179,9 @@ class Settings(BaseSettings):
     @property
     def repeat_rule(self) -> RepeatRule:
         """How long repeated automatic blocks last. What the log does not keep cannot count."""
-        longest = min(filter(None, (self.repeat_max_duration, self.longest_block_operator)))
         return RepeatRule(
             window=to_millis(min(self.repeat_window, self.log_max_age)),
-            max_duration=to_millis(longest),
+            max_duration=min(filter(None, (MAX_DURATION_MS, to_millis(self.longest_block_operator)))),
             probation=to_millis(self.probation),
             max_changes=self.log_max_changes,
         )

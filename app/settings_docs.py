@@ -54,11 +54,6 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     return "\n".join(["| name | default | |", "|---|---|---|", *lines, ""])
 
 
-def _one_line(text: str) -> str:
-    """A row of a table is one line."""
-    return " ".join(text.split())
-
-
 def _default_text(value: object) -> str:
     """A default as it would be written in the environment."""
     match value:

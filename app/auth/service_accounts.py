@@ -21,6 +21,8 @@ from app.auth.principal import Principal
 from app.net.service_account_roles import ServiceAccountRoles
 from blocklist.model.errors import ForbiddenError, UnauthorizedError
 
+FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes mounts the token of a pod's ServiceAccount, and the authority of the API server."""
 _SUBJECT: Final = "system:serviceaccount:"
 
 

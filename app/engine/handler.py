@@ -27,6 +27,8 @@ T = TypeVar("T")
 Command = Callable[[Draft], T]
 """A change of the list: works on a draft and returns a value, or raises a BlocklistError and changes nothing."""
 
+MAX_QUEUED: Final = 10_000
+"""Maximum number of commands that wait for the database; further ones get 503."""
 MAX_BATCH: Final = 1000
 """Maximum number of commands in one transaction: bounds how long later commands wait."""
 ANNOUNCED_LOSSES: Final = 5
@@ -108,13 +110,11 @@ class BlocklistHandler:
         publisher: Publisher,
         *,
         replica: str,
-        max_queued: int,
     ) -> None:
         self._tracker = tracker
         self._log = log
         self._clock = clock
         self._publisher = publisher
-        self._max_queued = max_queued
         self._queue: list[_QueuedCommand] = []
         self._wake = asyncio.Event()
         self._closed = False
@@ -135,7 +135,7 @@ class BlocklistHandler:
         """Like `submit`, with a callback. Raises UnavailableError if the queue is full or closed."""
         if self._closed:
             raise UnavailableError("The service is stopping; try again.", retry_after=1)
-        if len(self._queue) >= self._max_queued:
+        if len(self._queue) >= MAX_QUEUED:
             raise UnavailableError("Too many changes are queued for the database; try again.", retry_after=1)
         self._queue.append(_QueuedCommand(command, author, on_outcome))
         self._wake.set()

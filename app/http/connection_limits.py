@@ -25,6 +25,10 @@ from app.logs.isolation import isolated
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 8 * 1024
 MAX_HEADERS: Final = 100
+HEADER_SECONDS: Final = 10.0
+"""For the head of a request, and for a TLS handshake; after it, 408."""
+BODY_SECONDS: Final = 30.0
+"""For the body of a request, after the head; after it, 408."""
 SWEEP_SECONDS: Final = 1.0
 _RESERVED_FILES: Final = 0.1
 """Share of the open files that is reserved for the database, for pushes, and for connections that are refused."""
@@ -61,10 +65,10 @@ class DeadlineQueue:
 
 
 class ConnectionLimits:
-    """The limits and deadline queues that all connections share. Timeouts are in seconds."""
+    """The limits and deadline queues that all connections share."""
 
-    def __init__(self, *, header_timeout: float, body_timeout: float, max_connections: int) -> None:
-        self.header_deadlines, self.body_deadlines = DeadlineQueue(header_timeout), DeadlineQueue(body_timeout)
+    def __init__(self, max_connections: int) -> None:
+        self.header_deadlines, self.body_deadlines = DeadlineQueue(HEADER_SECONDS), DeadlineQueue(BODY_SECONDS)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         unlimited = files == resource.RLIM_INFINITY
         self.max_connections = (

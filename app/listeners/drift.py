@@ -24,6 +24,8 @@ from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.node_lookup import claims_on, find_blocked
 from blocklist.model.report import EMPTY_REPORT
 
+EVACUATION_MS: Final = 5 * 60_000
+"""How long tasks may still run on an evacuated node before that is drift."""
 OBSERVE_SECONDS: Final = 5.0
 """Interval between two observations."""
 MAX_REPORTED: Final = 20_000
@@ -34,17 +36,14 @@ _NODES_PER_TURN: Final = 500
 class DriftMonitor:
     """Observes every OBSERVE_SECONDS, and lets other tasks run in between, as reports may be long.
 
-    Belongs to the event loop. What it has observed is in memory only, and lost with a restart. `evacuation_ms` is how
-    long tasks may still run on an evacuated node, in milliseconds.
+    Belongs to the event loop. What it has observed is in memory only, and lost with a restart.
     """
 
-    def __init__(
-        self, directory: ListenerDirectory, view: ListView, last_changes: LastChanges, evacuation_ms: int
-    ) -> None:
+    def __init__(self, directory: ListenerDirectory, view: ListView, last_changes: LastChanges) -> None:
         self._directory = directory
         self._view = view
         self._last_changes = last_changes
-        self._observer = DriftObserver(evacuation_ms)
+        self._observer = DriftObserver(EVACUATION_MS)
         self.latest: DriftReport | None = None
 
     async def run(self) -> None:

@@ -26,6 +26,8 @@ FLUSH_SECONDS: Final = 0.5
 """Interval at which cursors are saved; a crash loses less than this, and what it loses is pushed again."""
 BATCH_SECONDS: Final = 0.01
 """Time for which reports that other replicas wait for are collected into one transaction."""
+FORGET_AFTER_MS: Final = 86_400_000
+"""How long after the end of its lease a listener is removed."""
 LEASE_GRACE_MS: Final = 2000
 """Time after the end of a lease in which a heartbeat that another replica received may still arrive."""
 SETTLE_SECONDS: Final = 5.0
@@ -58,9 +60,7 @@ class ListenerWriter:
         unsaved: UnsavedReports,
         tracker: BlocklistTracker,
         clock: Callable[[], int],
-        forget_after: int,
     ) -> None:
-        """`forget_after`: milliseconds after the end of its lease at which a listener is removed."""
         self.expired_leases = 0
         self._database = database
         self._ownership = ownership
@@ -69,7 +69,6 @@ class ListenerWriter:
         self._unsaved = unsaved
         self._tracker = tracker
         self._clock = clock
-        self._forget_after = forget_after
         self._expiring: set[str] = set()
         self._sync_due = False
         self._next_renewal = self._next_sweep = 0.0
@@ -241,7 +240,7 @@ class ListenerWriter:
         log.warning("listener lease expired", listener=entry.id, session=entry.listener.session)
 
     async def _remove_forgotten(self) -> None:
-        before = self._clock() - self._forget_after
+        before = self._clock() - FORGET_AFTER_MS
         async with self._reader.lock:
             forgotten = [entry.id for entry in self._directory.entries if entry.listener.lease_end < before]
             if forgotten:

@@ -12,6 +12,10 @@ from typing import Final
 
 from app.notices.event import Event, NoticeKind, Subject
 
+WINDOW_SECONDS: Final = 5.0
+"""How long a group is open, from its first event."""
+MAX_PER_MINUTE: Final = 10
+"""Maximum number of notices in any 60 seconds: more than that nobody reads."""
 MAX_NAMED: Final = 20
 """Maximum number of nodes that a notice names."""
 MAX_REASONS: Final = 3
@@ -81,16 +85,13 @@ class _Group:
 class NoticeGroups:
     """Events come in, notices come out. `now` is in seconds and never goes back.
 
-    A group is open for `window` seconds from its first event. `max_per_minute` is the maximum number of notices in any
-    60 seconds. What is beyond it is left out, counted, and said in the next notice.
+    What is beyond MAX_PER_MINUTE is left out, counted, and said in the next notice.
     """
 
-    def __init__(self, *, window: float, max_per_minute: int) -> None:
-        self._window = window
-        self._max_per_minute = max_per_minute
+    def __init__(self) -> None:
         self._groups: dict[Subject, _Group] = {}
         self._of_kind: Counter[NoticeKind] = Counter()
-        self._sent_at: deque[float] = deque(maxlen=max_per_minute)
+        self._sent_at: deque[float] = deque(maxlen=MAX_PER_MINUTE)
         self._left_out = NOTHING
 
     def add(self, event: Event, now: float) -> None:
@@ -122,7 +123,7 @@ class NoticeGroups:
         return group
 
     def _close(self, now: float, *, all_groups: bool) -> Iterable[_Group]:
-        closed = [group for group in self._groups.values() if all_groups or now - group.opened_at >= self._window]
+        closed = [group for group in self._groups.values() if all_groups or now - group.opened_at >= WINDOW_SECONDS]
         for group in closed:
             del self._groups[group.subject]
             self._of_kind[group.subject.kind] -= 1
@@ -130,7 +131,7 @@ class NoticeGroups:
 
     def _take(self, now: float) -> bool:
         """Whether one more notice may be sent now; if so, it counts."""
-        if len(self._sent_at) == self._max_per_minute and now - self._sent_at[0] < MINUTE:
+        if len(self._sent_at) == MAX_PER_MINUTE and now - self._sent_at[0] < MINUTE:
             return False
         self._sent_at.append(now)
         return True

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.listeners.entry import ListenerEntry
 from app.listeners.last_reports import LastReport, tasks_by_host, total_tasks
+from app.listeners.writer import FORGET_AFTER_MS
 from app.page.excerpt import MAX_ROWS, Excerpt
 from app.page.host_rows import HostRow, HostState, count_states
 from app.page.listener_nodes import HostRows, listener_rows, usable_nodes
@@ -20,7 +21,6 @@ from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_lookup import find_blocked
 from blocklist.model.task_count import TaskCount
-from blocklist.model.time import to_millis
 
 PAGE_SIZE: Final = 100
 """Nodes of a page."""
@@ -119,7 +119,7 @@ async def listener_state(service: Service, shared: SharedValues, entry: Listener
     return ListenerState(
         listener=listener,
         live=live,
-        forgotten_at=listener.lease_end + to_millis(service.settings.forget_listeners),
+        forgotten_at=listener.lease_end + FORGET_AFTER_MS,
         behind=None if listener.acked is None else max(0, revision - listener.acked),
         lag=entry.lag_ms(service.feed, service.clock()),
         error=entry.error,

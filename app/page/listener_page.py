@@ -7,6 +7,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import ResourceId
+from app.listeners.writer import FORGET_AFTER_MS
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
 from app.page.listener_model import ListenerState, listener_state
@@ -15,7 +16,6 @@ from app.page.shared import shared_of
 from app.page.visitor import ReaderVisitor, Visitor
 from app.service import service_of
 from blocklist.model.errors import NotFoundError
-from blocklist.model.time import to_millis
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -61,5 +61,5 @@ def _render(
         id=listener_id,
         state=state,
         authenticated=service.authenticator.enabled,
-        forget_ms=to_millis(service.settings.forget_listeners),
+        forget_ms=FORGET_AFTER_MS,
     )

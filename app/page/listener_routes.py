@@ -12,7 +12,7 @@ from app.page.errors import HtmlRoute
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
 from app.service import Service, service_of
-from blocklist.model.time import to_millis
+from blocklist.model.evidence import TTL_MS
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -85,5 +85,5 @@ async def get_evidence(request: Request, visitor: ReaderVisitor) -> Response:
         assessed=assessed[:MAX_ROWS],
         total=len(assessed),
         required=settings.evidence_applications,
-        window=to_millis(settings.evidence_window),
+        window=TTL_MS,
     )

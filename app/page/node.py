@@ -20,9 +20,9 @@ from app.page.visitor import ReaderVisitor, Visitor
 from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
+from blocklist.model.evidence import TTL_MS
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_lookup import claims_on
-from blocklist.model.time import to_millis
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -76,7 +76,7 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         applied=sum(listener.applied for listener in listeners),
         settled=state.settled and not any(listener.pending for listener in listeners),
         required=settings.evidence_applications,
-        window=to_millis(settings.evidence_window),
+        window=TTL_MS,
     )
 
 

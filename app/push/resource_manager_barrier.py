@@ -6,16 +6,19 @@ FLIP-224, Blocklist synchronisation: otherwise a job could request slots and be 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from app.listeners.directory import ListenerDirectory
 
+MAX_WAIT_SECONDS: Final = 1.0
+"""For each revision: a ResourceManager that hangs must not keep jobs on a blocked node."""
+
 
 class ResourceManagerBarrier:
-    """Waits at most `seconds` per revision; all waiters for a revision share one task. Belongs to the event loop."""
+    """All waiters for a revision share one task. Belongs to the event loop."""
 
-    def __init__(self, directory: ListenerDirectory, seconds: float) -> None:
+    def __init__(self, directory: ListenerDirectory) -> None:
         self._directory = directory
-        self._seconds = seconds
         self._waits: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     async def wait(self, history: str, revision: int) -> None:
@@ -30,7 +33,7 @@ class ResourceManagerBarrier:
     async def _wait_for_acks(self, history: str, revision: int) -> None:
         directory = self._directory
         try:
-            await directory.acks.wait_for(lambda: directory.resource_managers_applied(revision), self._seconds)
+            await directory.acks.wait_for(lambda: directory.resource_managers_applied(revision), MAX_WAIT_SECONDS)
         finally:
             # Kept for a while: a JobMaster that comes to this revision late does not wait again.
-            asyncio.get_running_loop().call_later(self._seconds + 1, self._waits.pop, (history, revision), None)
+            asyncio.get_running_loop().call_later(MAX_WAIT_SECONDS + 1, self._waits.pop, (history, revision), None)

@@ -7,6 +7,8 @@ from typing import Final
 
 from blocklist.model.durations import format_duration
 
+MAX_DURATION_MS: Final = 7 * 86_400_000
+"""Maximum duration of an automatic block that is doubled: a limit on the blocks of operators applies as well."""
 MAX_COUNTED: Final = 32
 """Maximum number of earlier blocks of a node id that are remembered: a second doubled 32 times is 136 years."""
 _ORDINALS: Final = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from tests.integration.databases import SqliteFiles
 from tests.integration.process import ServiceProcess, environment, run_app, url_of
 from tests.integration.secured import secured_service
 
-TIMEOUT: str = "0.5s"
+TIMEOUTS: Final = {f"app.http.connection_limits.{name}": 0.5 for name in ("HEADER_SECONDS", "BODY_SECONDS")}
 """For a head or body that never ends, as some of the random ones do not."""
 
 
@@ -21,14 +22,14 @@ def fuzzed_services(folder: Path, auth: str) -> Iterator[tuple[tuple[int, int], 
     migrated = run_app("migrate", env=environment(database_url=url_of(template)))
     assert migrated.returncode == 0, migrated.stderr
     credentials: dict[str, Sequence[str]] = {"none": ()}
-    settings = {"auth": auth, "header_timeout": TIMEOUT, "body_timeout": TIMEOUT}
+    settings = {"auth": auth}
     if auth == "tokens":
         template, credentials = _with_tokens(folder, template)
         settings["admin_token_file"] = str(folder / "secured" / "admin.token")
     processes = []
     for name, fast_path in (("fast", "true"), ("ordinary", "false")):
         (folder / name).mkdir()
-        process = ServiceProcess(folder / name, fast_path=fast_path, **settings)
+        process = ServiceProcess(folder / name, fast_path=fast_path, constants=TIMEOUTS, **settings)
         process.database.write_bytes(template.read_bytes())
         processes.append(process)
     fast, ordinary = processes

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -127,7 +128,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Ite
     """Starts services with an empty list (or that of a `folder`), and stops them after the test."""
     with ExitStack() as stack:
 
-        def start(folder: Path | None = None, **settings: str) -> ServiceProcess:
+        def start(folder: Path | None = None, **settings: Any) -> ServiceProcess:
             own = folder or tmp_path_factory.mktemp("service")
             if folder is None:
                 stack.callback(databases.drop, own)
@@ -188,9 +189,10 @@ def restartable_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Da
     JobMasters wait for ResourceManagers longer than any test runs; a slow database is not an outage.
     """
     folder = tmp_path_factory.mktemp("restartable_replicas")
-    settings = {"heartbeat": "1s", "managers_first": "10m", "trusted_proxies": "127.0.0.1/32"}
+    settings = {"heartbeat": "1s", "trusted_proxies": "127.0.0.1/32"}
     settings |= {"max_waits_per_client": "20"} | databases.settings(folder)
-    with running_replicas(folder, 2, **settings) as replicas:
+    constants = {"app.push.resource_manager_barrier.MAX_WAIT_SECONDS": 600.0}
+    with running_replicas(folder, 2, constants=constants, **settings) as replicas:
         yield replicas
 
 
@@ -206,7 +208,7 @@ def start_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Database
     """Starts replicas with an empty list, and stops them after the test."""
     with ExitStack() as stack:
 
-        def start(number: int = 2, **settings: str) -> Replicas:
+        def start(number: int = 2, **settings: Any) -> Replicas:
             folder = tmp_path_factory.mktemp("replicas")
             stack.callback(databases.drop, folder)
             return stack.enter_context(running_replicas(folder, number, **databases.settings(folder), **settings))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ _CONTEXT.set_forkserver_preload(["tests.integration.preloaded"])
 class ForkedApp:
     """A running command, `serve` without arguments, with the methods of subprocess.Popen that tests need.
 
-    It appends to the files `stdout` and `stderr`.
+    It appends to the files `stdout` and `stderr`. `constants` replace those of the service: full name to value.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class ForkedApp:
         *,
         stdout: Path = Path(os.devnull),
         arguments: Sequence[str] = (),
+        constants: Mapping[str, object] | None = None,
     ) -> None:
         # A daemon process is ended with this one.
         self._process: ForkServerProcess = _CONTEXT.Process(
-            target=_run, args=(folder, env, stdout, stderr, arguments), daemon=True
+            target=_run, args=(folder, env, stdout, stderr, arguments, constants or {}), daemon=True
         )
         self._process.start()
 
@@ -65,12 +67,23 @@ class ForkedApp:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(folder: Path, env: Mapping[str, str], stdout: Path, stderr: Path, arguments: Sequence[str]) -> None:
+def _run(
+    folder: Path,
+    env: Mapping[str, str],
+    stdout: Path,
+    stderr: Path,
+    arguments: Sequence[str],
+    constants: Mapping[str, object],
+) -> None:
     """`python -m app …` in the forked process."""
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)
     _redirect(stdout, stderr)
+    for name, value in constants.items():
+        module, _, constant = name.rpartition(".")
+        assert hasattr(import_module(module), constant), name
+        setattr(import_module(module), constant, value)
     from app.cli import main
 
     try:

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import httpx
 
@@ -32,15 +32,17 @@ class ServiceProcess:
     """`python -m app` with its settings in the environment; keeps its database and port when it is restarted.
 
     `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE. Without a `database_url` it is
-    the file `database` in the folder. `wrapper` comes before the command.
+    the file `database` in the folder. `wrapper` comes before the command. `constants` of the service, by their full
+    names, have other values.
     """
 
     wrapper: tuple[str, ...] = ()
     forked: bool = True
     """Forked from a process with the same modules, rather than `python -m app` itself."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, *, constants: Any = None, **settings: str) -> None:
         self.folder = folder
+        self._constants: Mapping[str, object] = constants or {}
         self.database = folder / "blocklist.db"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -71,8 +73,9 @@ class ServiceProcess:
     def launch(self) -> None:
         """Start it, and return at once."""
         if self.forked and not self.wrapper:
-            self._process = ForkedApp(ROOT, self.environment(), self._log)
+            self._process = ForkedApp(ROOT, self.environment(), self._log, constants=self._constants)
             return
+        assert not self._constants, "only those of a forked process"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.wrapper, sys.executable, "-m", "app"],

@@ -22,7 +22,7 @@ class Replicas:
 
 
 @contextmanager
-def running_replicas(folder: Path, count: int, **settings: str) -> Iterator[Replicas]:
+def running_replicas(folder: Path, count: int, **settings: Any) -> Iterator[Replicas]:
     """Start `count` replicas with the same settings, including the database."""
     with ExitStack() as stack:
         processes = []

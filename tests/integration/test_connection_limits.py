@@ -31,7 +31,9 @@ def short_timeouts(
 ) -> Iterator[ServiceProcess]:
     """A service with timeouts of 0.5 s for heads and 0.75 s for bodies."""
     folder = tmp_path_factory.mktemp("short_timeouts")
-    process = ServiceProcess(folder, fast_path=request.param, header_timeout="500ms", body_timeout="750ms")
+    constants = {"HEADER_SECONDS": 0.5, "BODY_SECONDS": 0.75}
+    short = {f"app.http.connection_limits.{name}": seconds for name, seconds in constants.items()}
+    process = ServiceProcess(folder, fast_path=request.param, constants=short)
     shutil.copy(migrated, process.database)
     with process:
         yield process
@@ -41,16 +43,15 @@ def short_timeouts(
 def hurried(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[InProcessService]:
-    """A service with timeouts of 5 s for heads and 7.5 s for bodies, whose time passes a hundred times as fast."""
+    """A service whose time passes two hundred times as fast."""
     settings = databases.settings(tmp_path_factory.mktemp("hurried"))
-    settings |= {"fast_path": request.param, "header_timeout": "5s", "body_timeout": "7500ms"}
     clock, over = RunningClock(), Event()
 
     def hurry() -> None:
         while not over.wait(0.005):
-            clock.advance(0.5)
+            clock.advance(1)
 
-    with in_process(clock, **settings) as service, ThreadPoolExecutor(1) as pool:
+    with in_process(clock, **settings, fast_path=request.param) as service, ThreadPoolExecutor(1) as pool:
         hurrying = pool.submit(hurry)
         yield service
         over.set()
@@ -74,7 +75,7 @@ class TestSlow:
             assert response.status == 408
             assert response.header("connection") == "close"
             assert response.header("content-type") == "application/problem+json"
-            assert response.json()["detail"] == "The head of the request was not received within 5 seconds."
+            assert response.json()["detail"] == "The head of the request was not received within 10 seconds."
             assert stream.read() == b""
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
@@ -86,7 +87,7 @@ class TestSlow:
             response = read_response(stream)
             if method != "POST":  # which gets 405 at once
                 assert response.status == 408
-                assert response.json()["detail"] == "The body of the request was not received within 7.5 seconds."
+                assert response.json()["detail"] == "The body of the request was not received within 30 seconds."
             assert stream.read() == b""
         assert send_request(hurried.port, request("/blocklist/nodes/slow")).status == 404
 
@@ -329,7 +330,7 @@ class TestMany:
 
     def test_ten_thousand_idle_connections_disturb_no_other(self, start: Start) -> None:
         """Fewer if this process may not open as many."""
-        service = start(header_timeout="120s")
+        service = start(constants={"app.http.connection_limits.HEADER_SECONDS": 120.0})
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         count = min(10_000, int(hard * 0.9) - 500)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -8,6 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from app.listeners import drift
 from blocklist import BlocklistClient
 from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess, StartReplicas
@@ -95,9 +96,10 @@ def test_a_node_that_is_blocked_here_and_schedulable_there_is_drift_once_the_man
 
 @ON_SQLITE
 def test_tasks_that_keep_running_on_an_evacuated_node_are_drift_and_unreported_ones_unknown(
-    start_in_process: StartInProcess,
+    start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = start_in_process(drift_after="0s")
+    monkeypatch.setattr(drift, "EVACUATION_MS", 0)
+    service = start_in_process()
     client = service.client()
     put(client, "n1", action=EVACUATE)
     put(client, "n2", action=EVACUATE)
@@ -121,7 +123,7 @@ def test_tasks_that_keep_running_on_an_evacuated_node_are_drift_and_unreported_o
 
 @ON_SQLITE
 def test_tasks_within_the_bound_are_no_drift(start_in_process: StartInProcess) -> None:
-    service = start_in_process(drift_after="1h")
+    service = start_in_process()
     client = service.client()
     put(client, "n1", action=EVACUATE)
     register(client, "app-1")

@@ -305,8 +305,8 @@ class TestBlocking:
         assert blocked(listener_client, "a")["cause"] == CAUSE.replace("x (", "v (").replace("y (", "w (")
 
 
-def test_number_and_window_are_settings(start_in_process: StartInProcess) -> None:
-    service = start_in_process(evidence_applications="1", evidence_window="1s")
+def test_the_number_is_a_setting(start_in_process: StartInProcess) -> None:
+    service = start_in_process(evidence_applications="1")
     with service.client() as client:
         application(client, "x")
         report_evidence(client, "x", "a")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from app.http.fast_table import TableRequest
 from app.logs.change_log import ChangeLogWriter
 from app.main import create_app
 from app.metrics.metrics import Metrics
+from app.notices import grouping
 from app.notices.grouping import NoticeGroups
 from app.notices.notifier import Notifier
 from app.page.groups import grouped_page
@@ -298,7 +298,8 @@ class TestNotices:
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
     ) -> None:
         monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
-        with receiving_notices() as target, serve(notify_url=target.url, notify_group=timedelta(0)) as client:
+        monkeypatch.setattr(grouping, "WINDOW_SECONDS", 0.0)
+        with receiving_notices() as target, serve(notify_url=target.url) as client:
             failures: list[int] = []
             failures = break_method(monkeypatch, NoticeGroups, "due", when=lambda *_, **__: len(failures) < 1)
             wait_until(lambda: client.get("/readyz").status_code == 503)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from app.listeners import drift
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import block, current_list
 from tests.integration.command import Command
@@ -33,11 +34,12 @@ Body = dict[str, Any]
 
 
 @pytest.fixture
-def service(start_in_process: StartInProcess, tmp_path: Path) -> InProcessService:
+def service(start_in_process: StartInProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcessService:
     """A service whose file of nodes is all that knows other names."""
     file = tmp_path / "nodes.csv"
     file.write_text(FILE)
-    settings = {"max_blocked_per": "rack=1", "drift_after": "0s", "evidence_max_share": "1"}
+    settings = {"max_blocked_per": "rack=1", "evidence_max_share": "1"}
+    monkeypatch.setattr(drift, "EVACUATION_MS", 0)
     return start_in_process(clock=RunningClock(), nodes_file=str(file), **settings)
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from app.listeners import writer
 from tests.integration.bodies import now_ms
 from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
@@ -224,8 +225,11 @@ class TestExpiry:
         assert get_listener(client, "silent")["state"] == "lapsed"
         assert get_listener(client, "jm")["state"] == "live"
 
-    def test_an_expired_listener_is_removed_after_forget_listeners(self, start_in_process: StartInProcess) -> None:
-        service = start_in_process(clock=RunningClock(), forget_listeners="10m")
+    def test_an_expired_listener_is_removed_later(
+        self, start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer, "FORGET_AFTER_MS", 600_000)
+        service = start_in_process(clock=RunningClock())
         client = service.client()
         register(client, "jm", leaseSeconds=60)
         register(client, "stays", leaseSeconds=3600)

@@ -19,6 +19,7 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import Inspector
 
 from app.auth import admin_token_file
+from app.listeners import writer
 from app.main import create_app
 from app.settings import Settings
 from app.store.migration import migrate
@@ -130,10 +131,13 @@ class TestUpgrade:
             kept = [{name: row[name] for name in names} for row in after[table]]
             assert sorted(map(repr, kept)) == sorted(map(repr, found)), table
 
-    def test_the_service_serves_the_migrated_database(self, empty: str, schema: str) -> None:
+    def test_the_service_serves_the_migrated_database(
+        self, empty: str, schema: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer, "FORGET_AFTER_MS", 10_000 * 86_400_000)
         create_with_rows(empty, schema)
         migrate(empty)
-        settings = Settings(database_url=empty, auth="tokens", forget_listeners="10000d")  # type: ignore[arg-type]
+        settings = Settings(database_url=empty, auth="tokens")
         with TestClient(create_app(settings, clock=ManualClock(NOW)), base_url="http://localhost") as client:
             client.headers["Authorization"] = f"Bearer {TOKEN}"
             check_list(client)

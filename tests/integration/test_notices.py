@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from app.notices import grouping
 from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import Databases
@@ -22,8 +23,8 @@ from tests.integration.notice_receivers import NoticeReceiver, receiving_mail, r
 from tests.integration.process import environment, free_port, run_app, url_of, wait_until
 from tests.integration.test_metrics import value
 
+QUICK: Final = {"app.notices.grouping.WINDOW_SECONDS": 0.2, "app.notices.grouping.MAX_PER_MINUTE": 1000}
 SECRET: Final = "T0PSECRET"
-QUICK: Final = {"notify_group": "200ms"}
 Begin = Callable[..., tuple[httpx.Client, Callable[..., None]]]
 
 
@@ -43,7 +44,7 @@ def begin(start_in_process: StartInProcess, target: NoticeReceiver, clock: Runni
     """Starts a service; its client, and what advances its clock until exactly these notices were received."""
 
     def begin(**settings: str) -> tuple[httpx.Client, Callable[..., None]]:
-        service = start_in_process(clock=clock, notify_url=target.url, **{**QUICK, **settings})
+        service = start_in_process(clock=clock, notify_url=target.url, **settings)
         return service.client(), partial(target.wait_for, until=service.until)
 
     return begin
@@ -56,7 +57,7 @@ def sent(client: httpx.Client, result: str) -> float:
 def test_blocks_are_grouped_and_their_ends_are_notified(
     begin: Begin, target: NoticeReceiver, clock: RunningClock
 ) -> None:
-    client, expect = begin(notify_group="1s")
+    client, expect = begin()
     client.put("/blocklist/nodes", json={"a": block(), "b": block(endTimestamp=later(600))})
     put(client, "a", cause="disk")  # a merge without news
     expect("blocklist: 2 nodes blocked")
@@ -68,9 +69,10 @@ def test_blocks_are_grouped_and_their_ends_are_notified(
 
 
 def test_a_storm_on_a_thousand_nodes_is_a_handful_of_notices(
-    begin: Begin, target: NoticeReceiver, clock: RunningClock
+    begin: Begin, target: NoticeReceiver, clock: RunningClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, _ = begin(notify_group="60s")
+    monkeypatch.setattr(grouping, "WINDOW_SECONDS", 60.0)
+    client, _ = begin()
     nodes = {f"n{number}": block(cause=f"alert Disk: sd{number}") for number in range(1000)}
     client.put("/blocklist/nodes", json=nodes).raise_for_status()
     clock.advance(60)
@@ -85,8 +87,11 @@ def test_a_storm_on_a_thousand_nodes_is_a_handful_of_notices(
     assert "and 975 more" in most
 
 
-def test_beyond_the_limit_notices_are_left_out_and_counted(begin: Begin, target: NoticeReceiver) -> None:
-    client, expect = begin(notify_max_per_minute="1")
+def test_beyond_the_limit_notices_are_left_out_and_counted(
+    begin: Begin, target: NoticeReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 1)
+    client, expect = begin()
     put(client, "a", cause="disk")
     expect("blocklist: a blocked")
     put(client, "b", cause="fan")
@@ -135,9 +140,14 @@ def test_new_drift_is_notified_once(begin: Begin, target: NoticeReceiver) -> Non
 
 
 def test_after_a_restart_nothing_old_is_notified(
-    tmp_path: Path, databases: Databases, target: NoticeReceiver, clock: RunningClock
+    tmp_path: Path,
+    databases: Databases,
+    target: NoticeReceiver,
+    clock: RunningClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = {**databases.settings(tmp_path), "notify_url": target.url, "notify_group": "1m"}
+    monkeypatch.setattr(grouping, "WINDOW_SECONDS", 60.0)
+    settings = {**databases.settings(tmp_path), "notify_url": target.url}
     with in_process(clock, **settings) as service:
         client = service.client()
         register(client, "app-1", leaseSeconds=3600)
@@ -162,7 +172,7 @@ def test_after_a_restart_nothing_old_is_notified(
 def test_mail_is_sent(start_in_process: StartInProcess) -> None:
     with receiving_mail() as (port, messages):
         url = f"mailto://127.0.0.1:{port}?from=blocklist@example.com&to=oncall@example.com&mode=insecure"
-        service = start_in_process(clock=RunningClock(), notify_url=url, **QUICK)
+        service = start_in_process(clock=RunningClock(), notify_url=url)
         put(service.client(), "a", cause="disk")
         wait_until(lambda: bool(messages))
     message = email.message_from_string(messages[0], policy=email.policy.default)
@@ -181,7 +191,7 @@ class TestFaultyTargets:
             hanging.release.clear()
             # Its timeout is longer than this test.
             urls = f"{hanging.url}/{SECRET}?rto=600,json://127.0.0.1:{free_port()}/{SECRET},{target.url}/{SECRET}"
-            service = start(notify_url=urls, notify_max_per_minute="1000", **QUICK)
+            service = start(notify_url=urls, constants=QUICK)
             with service.client() as client:
                 wait_until(lambda: put(client, "a") > 0 and hanging.requests == 1)
                 titles: list[str] = []
@@ -201,7 +211,7 @@ class TestFaultyTargets:
 
     def test_one_with_a_broken_answer_puts_no_secret_into_the_log(self, start: Start, target: NoticeReceiver) -> None:
         target.status, target.reason = 500, f"no\r\nbroken header {SECRET}\r\nx"
-        service = start(notify_url=f"{target.url}/{SECRET}?+x={SECRET}", **QUICK)
+        service = start(notify_url=f"{target.url}/{SECRET}?+x={SECRET}", constants=QUICK)
         with service.client() as client:
             put(client, "a")
             wait_until(lambda: sent(client, "failed") == 1)
@@ -214,7 +224,7 @@ class TestReplicas:
     def test_a_change_and_an_observation_are_notified_once(
         self, start_in_process: StartInProcess, tmp_path: Path, target: NoticeReceiver, clock: RunningClock
     ) -> None:
-        services = [start_in_process(tmp_path, clock=clock, notify_url=target.url, **QUICK) for _ in range(2)]
+        services = [start_in_process(tmp_path, clock=clock, notify_url=target.url) for _ in range(2)]
         one, other = (service.client() for service in services)
         expected: list[str] = []
 
@@ -237,7 +247,7 @@ class TestReplicas:
     def test_the_other_replica_goes_on_when_one_is_killed(
         self, start_replicas: StartReplicas, target: NoticeReceiver, killed: int
     ) -> None:
-        replicas = start_replicas(notify_url=target.url, **QUICK)
+        replicas = start_replicas(notify_url=target.url, constants=QUICK)
         client = replicas.clients[1 - killed]
         register(client, "slurm", role=RM, leaseSeconds=600)
         heartbeat(client, "slurm", unschedulable={"x": "DOWN"})

@@ -37,8 +37,8 @@ COMMIT: Final = "WITH head AS"
 @pytest.fixture
 def service(database_url: str, tmp_path: Path) -> Iterator[ServiceProcess]:
     """A service whose database timeout is longer than the test."""
-    settings = {"max_waiting": str(MAX_QUEUED), "database_timeout": "10m", "database_url": database_url}
-    with ServiceProcess(tmp_path, **settings) as service:
+    fewer = {"app.engine.handler.MAX_QUEUED": MAX_QUEUED}
+    with ServiceProcess(tmp_path, constants=fewer, database_timeout="10m", database_url=database_url) as service:
         yield service
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
+from app.push import resource_manager_barrier
 from tests.integration.bodies import EVACUATE, PERMANENT, current_list, later
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock
@@ -267,9 +268,10 @@ class TestResourceManagersFirst:
     """FLIP-224: a JobMaster gets a revision once every live ResourceManager has applied it, or after a limit."""
 
     @pytest.fixture
-    def unlimited(self, start_in_process: StartInProcess) -> InProcessService:
+    def unlimited(self, start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch) -> InProcessService:
         """A service that waits for ResourceManagers longer than any test runs."""
-        return start_in_process(clock=RunningClock(), managers_first="10m")
+        monkeypatch.setattr(resource_manager_barrier, "MAX_WAIT_SECONDS", 600.0)
+        return start_in_process(clock=RunningClock())
 
     @pytest.fixture
     def unlimited_barrier(self, unlimited: InProcessService) -> httpx.Client:

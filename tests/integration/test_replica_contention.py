@@ -87,7 +87,7 @@ def test_a_change_overtaken_many_times_in_a_row_is_announced_and_committed(url: 
         await other.open()
         log = OvertakenStore(own, other)
         tracker = BlocklistTracker(loaded.snapshot)
-        handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), replica="own", max_queued=100)
+        handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), replica="own")
         running = asyncio.create_task(handler.run())
         async with Announcements(other) as announcements:
             outcome = await handler.submit(

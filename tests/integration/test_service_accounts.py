@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.auth import service_accounts
 from app.settings import SettingsError, read_settings
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
@@ -59,11 +60,11 @@ def secured(
     settings = {
         "service_account_audience": AUDIENCE,
         "service_account_roles": ROLES,
-        "service_account_folder": str(account),
         "oidc_issuer": people.url,
         "oidc_audience": AUDIENCE,
     }
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service_accounts, "FOLDER", account)
         patch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         patch.setenv("KUBERNETES_SERVICE_PORT", issuer.url.rpartition(":")[2])
         with secured_in_process(tmp_path_factory.mktemp("service"), databases, **settings) as secured:
@@ -146,7 +147,8 @@ class TestStart:
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings = {"auth": "tokens", "service_account_audience": "a", "service_account_roles": "a/b=reader"}
-        settings |= {"database_url": database_url, "service_account_folder": str(tmp_path)}
+        settings["database_url"] = database_url
+        monkeypatch.setattr(service_accounts, "FOLDER", tmp_path)
         message = refusal(**settings)
         assert "token cannot be read" in message
         assert "automountServiceAccountToken: true" in message
@@ -162,6 +164,7 @@ class TestStart:
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its rules would replace the roles of ServiceAccounts."""
+        monkeypatch.setattr(service_accounts, "FOLDER", tmp_path)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
         with running_issuer() as issuer:
@@ -169,7 +172,6 @@ class TestStart:
             settings = {
                 "service_account_audience": AUDIENCE,
                 "service_account_roles": ROLES,
-                "service_account_folder": str(tmp_path),
                 "oidc_issuer": issuer.url,
                 "oidc_audience": AUDIENCE,
             }

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -34,7 +35,7 @@ NODE = {"action": "MARK_BLOCKED", "cause": "Hot machine"}
 class TlsProcess(ServiceProcess):
     """A service with its own certificate."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.cert, self.key = certificate(folder)
         super().__init__(folder, tls_cert=str(self.cert), tls_key=str(self.key), **settings)
         self.url = self.url.replace("http:", "https:")
@@ -79,7 +80,8 @@ def certificate(folder: Path, name: str = "service", password: bytes | None = No
 def tls(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
 ) -> Iterator[TlsProcess]:
-    process = TlsProcess(tmp_path_factory.mktemp("tls"), fast_path=request.param, header_timeout="1s")
+    short = {"app.http.connection_limits.HEADER_SECONDS": 1.0}
+    process = TlsProcess(tmp_path_factory.mktemp("tls"), fast_path=request.param, constants=short)
     shutil.copy(migrated, process.database)
     with process:
         yield process

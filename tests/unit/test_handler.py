@@ -109,13 +109,11 @@ def blocked_node(node_id: str) -> BlockedNode:
 class HandlerHarness:
     """A handler, supervised as in the service."""
 
-    def __init__(self, max_queued: int = 100, log: RecordingLog | None = None) -> None:
+    def __init__(self, log: RecordingLog | None = None) -> None:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
-        self.handler = BlocklistHandler(
-            self.tracker, self.log, lambda: 1000, self.publisher, replica="own", max_queued=max_queued
-        )
+        self.handler = BlocklistHandler(self.tracker, self.log, lambda: 1000, self.publisher, replica="own")
         self.health = TaskHealth()
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
@@ -288,9 +286,11 @@ def test_a_commit_that_succeeded_without_an_answer_is_read_from_the_log() -> Non
     run(scenario)
 
 
-def test_the_queue_is_bounded() -> None:
+def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "MAX_QUEUED", 3)
+
     async def scenario() -> None:
-        async with HandlerHarness(max_queued=3) as harness:
+        async with HandlerHarness() as harness:
             harness.log.commit_allowed.clear()
             waiting = [asyncio.create_task(harness.block("first"))]
             await asyncio.sleep(0.01)

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.net.notice_urls import make_senders, split_urls
+from app.notices import grouping, text
 from app.notices import target as target_module
-from app.notices import text
 from app.notices.event import Event, NoticeKind, Subject
 from app.notices.grouping import MAX_GROUPS_OF_KIND, MAX_NAMED, LeftOut, Notice, NoticeGroups
 from app.notices.target import MAX_QUEUED, Result, Target
@@ -30,13 +30,9 @@ def event(node: str, subject: Subject = BLOCKED, reason: str = "") -> Event:
     return Event(subject, node, 1_700_000_000_000, reason)
 
 
-def groups(max_per_minute: int = 100) -> NoticeGroups:
-    return NoticeGroups(window=5, max_per_minute=max_per_minute)
-
-
 class TestGrouping:
     def test_events_with_the_same_subject_in_the_window_are_one_notice(self) -> None:
-        own = groups()
+        own = NoticeGroups()
         own.add(event("n1"), 0)
         own.add(event("n2"), 4.9)
         assert own.due(4.9) == ([], 0)
@@ -48,13 +44,13 @@ class TestGrouping:
         "other", [BLOCKED._replace(cause="fan"), BLOCKED._replace(by="bob"), BLOCKED._replace(kind=NoticeKind.FREED)]
     )
     def test_another_cause_author_or_kind_is_a_notice_of_its_own(self, other: Subject) -> None:
-        own = groups()
+        own = NoticeGroups()
         own.add(event("n1"), 0)
         own.add(event("n2", other), 0)
         assert [notice.subject for notice in own.due(5)[0]] == [BLOCKED, other]
 
     def test_a_storm_with_a_cause_for_each_node_is_a_handful_of_notices(self) -> None:
-        own = groups()
+        own = NoticeGroups()
         for number in range(1000):
             own.add(event(f"n{number}", BLOCKED._replace(cause=f"disk {number}")), 0)
         notices, left_out = own.due(5)
@@ -63,8 +59,9 @@ class TestGrouping:
         assert left_out == 0
         assert max(len(notice.nodes) for notice in notices) == MAX_NAMED
 
-    def test_groups_of_other_kinds_are_possible_after_a_storm(self) -> None:
-        own = groups()
+    def test_groups_of_other_kinds_are_possible_after_a_storm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 100)
+        own = NoticeGroups()
         for round_ in range(2):
             for number in range(20):
                 own.add(event("n", BLOCKED._replace(cause=f"disk {number}")), round_ * 5)
@@ -72,8 +69,11 @@ class TestGrouping:
 
 
 class TestLimit:
-    def test_what_is_beyond_the_limit_is_counted_and_said_in_the_next_notice(self) -> None:
-        own = groups(max_per_minute=2)
+    def test_what_is_beyond_the_limit_is_counted_and_said_in_the_next_notice(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 2)
+        own = NoticeGroups()
         for number in range(4):
             for node in ("a", "b"):
                 own.add(event(node, BLOCKED._replace(cause=str(number))), 0)
@@ -85,14 +85,16 @@ class TestLimit:
         (later,), left_out = own.due(67)
         assert (later.left_out, left_out) == (LeftOut(notices=2, events=4), 0)
 
-    def test_what_was_left_out_is_said_even_if_nothing_else_happens(self) -> None:
-        own = groups(max_per_minute=1)
+    def test_what_was_left_out_is_said_even_if_nothing_else_happens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 1)
+        own = NoticeGroups()
         own.add(event("a"), 0)
         own.add(event("b", BLOCKED._replace(cause="fan")), 0)
         assert [len(own.due(now)[0]) for now in (5, 64.9, 65, 200)] == [1, 0, 1, 0]
 
-    def test_it_holds_for_any_60_seconds(self) -> None:
-        own = groups(max_per_minute=3)
+    def test_it_holds_for_any_60_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 3)
+        own = NoticeGroups()
         sent: list[float] = []
         for now in range(300):
             own.add(event("n", BLOCKED._replace(cause=str(now))), now)

@@ -52,7 +52,7 @@ def test_a_revision_that_was_applied_in_a_lost_history_is_waited_for_again() -> 
         )
         manager = ListenerEntry(listener=listener, secret=Secret(current="whsec_"))
         directory = directory_with(manager)
-        barrier = ResourceManagerBarrier(directory, seconds=600)
+        barrier = ResourceManagerBarrier(directory)
         for history in (OLD, NEW):
             waiting = asyncio.create_task(barrier.wait(history, 2))
             await asyncio.sleep(0)

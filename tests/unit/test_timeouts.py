@@ -42,10 +42,11 @@ class Connection:
 
 
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, "SWEEP_SECONDS", 0.0)
+    for name in ("HEADER_SECONDS", "BODY_SECONDS", "SWEEP_SECONDS"):
+        monkeypatch.setattr(connection_limits, name, 0.001)
 
     async def scenario() -> None:
-        limits = ConnectionLimits(header_timeout=0.001, body_timeout=0.001, max_connections=10)
+        limits = ConnectionLimits(max_connections=10)
         connections = [Connection(failing=True), Connection(failing=False)]
         for connection in connections:
             limits.header_deadlines.add(connection)  # type: ignore[arg-type]
