@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
+from blocklist.model.multimap import Multimap
 
 
 class TaskManagers:
@@ -20,7 +20,7 @@ class TaskManagers:
         self._reported_at: dict[str, int] = {}
         self._principals: dict[str, str | None] = {}
         self._owners: dict[str, tuple[str, ...]] = {}
-        self._by_node: defaultdict[str, set[str]] = defaultdict(set)
+        self._by_node = Multimap()
         self._nodes = NameIndex(aliases=aliases)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class TaskManagers:
         changed = set() if rival is None else self._remove(rival, [task_manager])
         self._reported.setdefault(listener, {})[task_manager] = node
         self._owners[task_manager] = (*self._owners.get(task_manager, ()), listener)
-        self._by_node[node].add(task_manager)
+        self._by_node.add(node, task_manager)
         self._nodes.add(node)
         return changed | {node}
 
@@ -122,7 +122,6 @@ class TaskManagers:
             del self._owners[task_manager]
 
     def _remove_from_node(self, task_manager: str, node: str) -> None:
-        self._by_node[node].discard(task_manager)
-        if not self._by_node[node]:
-            del self._by_node[node]
+        self._by_node.discard(node, task_manager)
+        if node not in self._by_node:
             self._nodes.discard(node)

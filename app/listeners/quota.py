@@ -10,6 +10,7 @@ from typing import Final
 
 from blocklist.model.errors import BlocklistError
 from blocklist.model.evidence import Finding
+from blocklist.model.multimap import Multimap
 from blocklist.model.report import Report
 from blocklist.model.reported_node import ReportedNode
 
@@ -51,21 +52,21 @@ class ListenerQuota:
         self.max_listeners = max_listeners
         self._max_bytes = max_bytes
         self._usage: dict[str, _Usage] = {}
-        self._ids: defaultdict[str, set[str]] = defaultdict(set)
+        self._ids = Multimap()
         self._sizes: defaultdict[str, int] = defaultdict(int)
 
     def has(self, principal: str, listener_id: str) -> bool:
         """Whether the listener is one of the principal's."""
-        return listener_id in self._ids.get(principal, ())
+        return listener_id in self._ids[principal]
 
     def is_full(self, principal: str, listener_id: str) -> bool:
         """Whether the principal may not have this listener besides those that it has."""
-        own = self._ids.get(principal, ())
+        own = self._ids[principal]
         return listener_id not in own and len(own) >= self.max_listeners
 
     def ids_of(self, principal: str) -> set[str]:
         """The ids of the listeners of a principal."""
-        return set(self._ids.get(principal, ()))
+        return set(self._ids[principal])
 
     def applies_to(self, listener_id: str) -> bool:
         """Whether the reports of this listener are limited. To measure others would cost time for nothing."""
@@ -79,16 +80,16 @@ class ListenerQuota:
         self.remove(listener_id)
         if principal is not None:
             self._usage[listener_id] = _Usage(principal=principal)
-            self._ids[principal].add(listener_id)
+            self._ids.add(principal, listener_id)
 
     def remove(self, listener_id: str) -> None:
         """A listener was removed."""
         if (usage := self._usage.pop(listener_id, None)) is None:
             return
         self._sizes[usage.principal] -= usage.size
-        self._ids[usage.principal].discard(listener_id)
-        if not self._ids[usage.principal]:
-            del self._ids[usage.principal], self._sizes[usage.principal]
+        self._ids.discard(usage.principal, listener_id)
+        if usage.principal not in self._ids:
+            del self._sizes[usage.principal]
 
     def record(self, listener_id: str, size: int) -> None:
         """`size` is that of everything that is kept of a listener, in bytes."""

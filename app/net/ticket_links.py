@@ -43,9 +43,6 @@ class TicketLinks:
         return self.url.replace(ID_FIELD, quote(ticket, safe=""))
 
 
-NO_TICKETS: Final = TicketLinks("", None)
-
-
 def parse_pattern(pattern: str) -> re.Pattern[str]:
     """The pattern of an id of a ticket that is a word of its own. Raises ValueError."""
     try:

@@ -6,11 +6,10 @@ The token never appears in a repr, a log line or an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from pathlib import Path
 
 import httpx
 
-from blocklist.client.token_file import read_token_file, token_reader
+from blocklist.client.token_file import token_reader
 
 
 class BearerAuth(httpx.Auth):
@@ -43,8 +42,3 @@ def resolve_auth(token: str | BearerAuth | None) -> BearerAuth | None:
         return token
     read = token_reader(token)
     return None if read is None else BearerAuth(read)
-
-
-def token_file_auth(path: Path) -> BearerAuth:
-    """The token in a file, which is not read yet."""
-    return BearerAuth(lambda: read_token_file(path))

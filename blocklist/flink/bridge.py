@@ -138,10 +138,6 @@ class Bridge:
         """The listeners that another process has taken over."""
         return [listener.id for listener in self._listeners() if listener.fenced]
 
-    def notified_nodes(self) -> Mapping[str, BlockedNode]:
-        """The blocks of which Flink was notified in the last round."""
-        return {node_id: node for node_id, (node, _) in self._received.items()}
-
     def _wait(self) -> None:
         """Until the next round is due; a new leader is to get the list before it starts tasks."""
         end = time.monotonic() + self._wait_seconds()

@@ -8,12 +8,13 @@ these functions.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from itertools import chain
 from typing import Final, NamedTuple
+
+from blocklist.model.multimap import Multimap
 
 Aliases = Callable[[str], Collection[str]]
 """The other names and addresses, in normal form, of the machine with a name; none if it is not known, or ambiguous."""
@@ -38,39 +39,26 @@ class NameIndex:
 
     def __init__(self, names: Iterable[str] = (), aliases: Aliases = no_aliases) -> None:
         self._aliases = aliases
-        # Almost every key has one name: a set for each would take four times the memory.
-        self._by_key: dict[str, str | set[str]] = {}
+        self._by_key = Multimap()
         for name in names:
             self.add(name)
 
     def add(self, name: str) -> None:
         """Add a name, if it is not there."""
         for key in _keys(name).indexed:
-            found = self._by_key.get(key)
-            if found is None:
-                self._by_key[key] = name
-            elif isinstance(found, set):
-                found.add(name)
-            elif found != name:
-                self._by_key[key] = {found, name}
+            self._by_key.add(key, name)
 
     def discard(self, name: str) -> None:
         """Remove a name, if it is there."""
         for key in _keys(name).indexed:
-            found = self._by_key.get(key)
-            if isinstance(found, set):
-                found.discard(name)
-                if not found:
-                    del self._by_key[key]
-            elif found == name:
-                del self._by_key[key]
+            self._by_key.discard(key, name)
 
     def matching(self, name: str) -> Iterator[str]:
         """The names that mean the same machine as this one, each once; lazy, as they may be many.
 
         Equal names come first, then short and full ones, then aliases.
         """
-        by_name = chain.from_iterable(map(self._names, _keys(name).looked_up))
+        by_name = chain.from_iterable(map(self._by_key.__getitem__, _keys(name).looked_up))
         aliases = self._aliases(name)
         return chain(by_name, self._matching_aliases(name, aliases)) if aliases else by_name
 
@@ -80,12 +68,8 @@ class NameIndex:
 
     def _same_or_short(self, alias: str) -> Iterator[str]:
         """Not its full names: they may be those of other machines."""
-        names = chain.from_iterable(map(self._names, _keys(alias).looked_up))
+        names = chain.from_iterable(map(self._by_key.__getitem__, _keys(alias).looked_up))
         return (name for name in names if (normal := normalize_name(name)) == alias or not short_name(normal)[1])
-
-    def _names(self, key: str) -> Collection[str]:
-        found = self._by_key.get(key, ())
-        return (found,) if isinstance(found, str) else found
 
 
 class HostMatcher:
@@ -94,19 +78,19 @@ class HostMatcher:
     def __init__(self, hosts: Iterable[str], addresses: Mapping[str, frozenset[str]]) -> None:
         self._addresses = addresses
         self._names = NameIndex()
-        self._by_address: defaultdict[str, set[str]] = defaultdict(set)
+        self._by_address = Multimap()
         for host in hosts:
             self._names.add(host)
             for address in addresses_of(host, addresses):
-                self._by_address[address].add(host)
+                self._by_address.add(address, host)
 
     def hosts_of(self, node_id: str) -> set[str]:
         """The hosts with the id's name (in any case, short or full), or with one of its addresses."""
         hosts = set(self._names.matching(node_id))
         for address in addresses_of(node_id, self._addresses):
-            claimed = self._by_address.get(address, set())
+            claimed = self._by_address[address]
             if len(claimed) == 1:
-                hosts |= claimed
+                hosts.update(claimed)
         return hosts
 
 
@@ -185,17 +169,6 @@ def first_label(name: str) -> str:
     return short_name(normal)[0] or normal
 
 
-def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named: Mapping[str, set[str]]) -> set[str]:
-    """The names, in lower case, under which a host with this id may appear. `named` maps addresses to known names.
-
-    A short name is included a second time with a trailing dot, as a prefix that matches every full name.
-    """
-    own = addresses_of(node_id, addresses)
-    bracketed = {f"[{address}]" for address in own if ":" in address}
-    aliases = (named.get(address, ()) for address in own)
-    return {node_id.lower(), *_keys(node_id).looked_up}.union(own, bracketed, *aliases)
-
-
 def machine_keys(name: str, aliases: Aliases = no_aliases) -> set[str]:
     """The keys, in normal form, under which a host of this machine is found by its name, or the prefix of it.
 
@@ -210,21 +183,6 @@ def machine_keys(name: str, aliases: Aliases = no_aliases) -> set[str]:
         *further,
         *(label for alias, (label, is_full) in labels.items() if label and is_full and alias in aliases(label)),
     }
-
-
-def prefix_of(name: str) -> str | None:
-    """The prefix under which `machine_keys` has the short name of a full one; None for a short name or an address."""
-    label, is_full = short_name(normalize_name(name))
-    return f"{label}." if label and is_full else None
-
-
-def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
-    """The inverse map: address to names."""
-    named: dict[str, set[str]] = {}
-    for name, known in addresses.items():
-        for address in known:
-            named.setdefault(address, set()).add(name)
-    return named
 
 
 class _Keys(NamedTuple):

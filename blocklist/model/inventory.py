@@ -22,6 +22,7 @@ from typing import Final
 
 from blocklist.model.alias_index import AliasIndex
 from blocklist.model.host_matching import NameIndex, normalize_address, normalize_name, short_name
+from blocklist.model.multimap import Multimap
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.source_nodes import ABSENT, Believed, SourceNodes
 
@@ -93,7 +94,7 @@ class Inventory:
         self._claims = {kind: AliasIndex() for kind in SourceKind}
         self._order: list[str] = []
         self._node: dict[str, str] = {}
-        self._further_ids: dict[str, set[str]] = {}
+        self._further_ids = Multimap()
         self._labels: dict[str, Mapping[str, str]] = {}
         self._label_counts: Counter[tuple[str, str]] = Counter()
         self._aliases: dict[str, tuple[str, ...]] = {}
@@ -306,7 +307,7 @@ class Inventory:
 
     def _members(self, node_id: str) -> set[str]:
         """The reported ids that belong to a node."""
-        return {node_id, *self._further_ids.get(node_id, ())}
+        return {node_id, *self._further_ids[node_id]}
 
     def _claimed_by(self, members: Iterable[str]) -> set[str]:
         return {
@@ -354,14 +355,12 @@ class Inventory:
         """Find the node of an id again; the nodes to which it belonged and belongs."""
         before = self._node.pop(reported_id, None)
         if before is not None and before != reported_id:
-            self._further_ids[before].discard(reported_id)
-            if not self._further_ids[before]:
-                del self._further_ids[before]
+            self._further_ids.discard(before, reported_id)
         after = self._node_of(reported_id) if reported_id in self._ids else None
         if after is not None:
             self._node[reported_id] = after
             if after != reported_id:
-                self._further_ids.setdefault(after, set()).add(reported_id)
+                self._further_ids.add(after, reported_id)
         return {node for node in (before, after) if node is not None}
 
     def _replace(self, source: NodeSource, reported_id: str, node: Believed) -> None:

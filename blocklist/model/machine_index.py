@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from blocklist.model.host_matching import Aliases, no_aliases, normalize_name, short_name
+from blocklist.model.multimap import Multimap
 
 
 class MachineIndex:
@@ -19,8 +20,8 @@ class MachineIndex:
     def __init__(self, names: Iterable[str] = (), aliases: Aliases = no_aliases) -> None:
         self._aliases = aliases
         self._uses: dict[str, int] = {}
-        # By first label. Almost every label has one full name: a set for each would take four times the memory.
-        self._full: dict[str, str | set[str]] = {}
+        # By first label.
+        self._full = Multimap()
         self._machines = 0
         for name in names:
             self.add(name)
@@ -88,8 +89,7 @@ class MachineIndex:
         return counted + len(short_names)
 
     def _full_names(self, label: str) -> Collection[str]:
-        found = self._full.get(label, ()) if label else ()
-        return (found,) if isinstance(found, str) else found
+        return self._full[label] if label else ()
 
     def _machines_by(self, name: str) -> int:
         """How many machines more there are with this name, 0 or 1; no full name of the index may be this one."""
@@ -101,17 +101,9 @@ class MachineIndex:
     def _add_full(self, name: str) -> None:
         label, is_full = short_name(name)
         if label and is_full:
-            found = self._full.get(label)
-            if isinstance(found, set):
-                found.add(name)
-            else:
-                self._full[label] = name if found is None else {found, name}
+            self._full.add(label, name)
 
     def _discard_full(self, name: str) -> None:
         label, is_full = short_name(name)
         if label and is_full:
-            found = self._full[label]
-            if isinstance(found, set) and len(found) > 1:
-                found.discard(name)
-            else:
-                del self._full[label]
+            self._full.discard(label, name)

@@ -11,8 +11,8 @@ from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, ClaimsOrAuthor
 from blocklist.model.end_queue import EndQueue
 from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
+from blocklist.model.multimap import Multimap
 from blocklist.model.node import BlockedNode
-from blocklist.model.owner_index import OwnerIndex
 
 
 class OutOfOrderError(Exception):
@@ -37,7 +37,9 @@ class BlocklistTracker:
         self._names = NameIndex(snapshot.nodes, self._aliases)
         # Without an entry: one claim, of an author without a name. That costs no memory.
         self._claims = {node_id: stored for node_id, stored in snapshot.claims.items() if stored is not None}
-        self._owners = OwnerIndex(self._claims)
+        self._by_owner = Multimap()
+        for node_id, stored in self._claims.items():
+            self._by_owner.move(node_id, set(), _owners_in(stored))
         self._ends = EndQueue(self._nodes, self._end_of)
         self._claim_ends = EndQueue(self._claims, self._first_claim_end)
 
@@ -103,7 +105,7 @@ class BlocklistTracker:
 
     def claimed_by(self, owner: str) -> Collection[str]:
         """The ids of the nodes on which an owner has a claim that is not implied, those that have ended included."""
-        return self._owners.nodes_of(owner)
+        return self._by_owner[owner]
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -116,7 +118,7 @@ class BlocklistTracker:
         return dict(self._claims)
 
     def _set_claims(self, node_id: str, stored: ClaimsOrAuthor) -> None:
-        self._owners.replace(node_id, self._claims.get(node_id), stored)
+        self._by_owner.move(node_id, _owners_in(self._claims.get(node_id)), _owners_in(stored))
         if stored is None:
             self._claims.pop(node_id, None)
             return
@@ -131,6 +133,11 @@ class BlocklistTracker:
     def _first_claim_end(self, node_id: str) -> int | None:
         stored = self._claims.get(node_id)
         return _first_end(stored) if isinstance(stored, tuple) else None
+
+
+def _owners_in(stored: ClaimsOrAuthor) -> set[str]:
+    """None if the claims are implied."""
+    return {claim.owner for claim in stored} if isinstance(stored, tuple) else set()
 
 
 def _first_end(claims: Claims) -> int:

@@ -66,7 +66,7 @@ class BridgeParty:
 
     def receive(self) -> None:
         """Add what has changed since the last call as a notification."""
-        self._differences.receive(self._bridge.notified_nodes())
+        self._differences.receive({node_id: node for node_id, (node, _) in self._bridge._received.items()})
 
     def close(self) -> None:
         self._bridge.stop()

@@ -16,7 +16,6 @@ from blocklist.model.host_matching import (
     Aliases,
     normalize_address,
     normalize_name,
-    prefix_of,
     same_machine,
     short_name,
 )
@@ -54,7 +53,8 @@ def keys(table: DriverTable) -> set[str]:
 
 def covering(table: DriverTable, host: str) -> set[str]:
     """The keys under which a driver finds a host: its name, its address, and the prefix of its first label."""
-    return keys(table) & {normalize_name(host), prefix_of(host)}
+    label, is_full = short_name(normalize_name(host))
+    return keys(table) & {normalize_name(host), *([f"{label}."] if label and is_full else [])}
 
 
 def test_an_empty_table_has_only_its_head() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.net.ticket_links import NO_TICKETS, TicketLinks
+from app.net.ticket_links import TicketLinks
 from app.page.links import with_links
 
 TICKETS = TicketLinks.parse("https://tickets.example.com/browse/{id}", "[A-Z][A-Z0-9]+-[0-9]+")
@@ -104,7 +104,7 @@ def test_the_text_is_unchanged_and_each_link_is_http(cause: str) -> None:
 
 
 def test_without_the_setting_ticket_ids_are_text() -> None:
-    assert read("OPS-12", NO_TICKETS).links == []
+    assert read("OPS-12", TicketLinks("", None)).links == []
 
 
 def test_the_id_of_a_ticket_is_quoted() -> None:
