@@ -16,7 +16,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_ranges import MAX_NODES
-from blocklist.model.selection import SelectableNodes, label_hints, select_nodes, selects
+from blocklist.model.selection import label_hints, select_nodes, selects
 from blocklist.model.selector import MAX_LENGTH, Selector, parse_selector
 
 # The syntax of blocklist.model.selector, for JSON Schema.
@@ -66,11 +66,6 @@ ReadSelector = Annotated[Selector | None, Depends(_of_read)]
 """The selector in the query of a read, or None; an empty one selects every node. Raises InvalidError."""
 
 
-def labelled_nodes(service: Service) -> SelectableNodes:
-    """The known nodes with their labels."""
-    return service.inventory
-
-
 def block_selected(
     service: Service, selector: Selector, block: BlockRequest, *, strict: bool
 ) -> Command[dict[str, BlockedNode]]:
@@ -83,7 +78,7 @@ def block_selected(
     _require_labels(selector)
 
     def run(draft: Draft) -> dict[str, BlockedNode]:
-        selection = select_nodes(selector, labelled_nodes(service))
+        selection = select_nodes(selector, service.inventory)
         if strict:
             selection.require_known_labels()
         selected = selection.require_nodes(MAX_NODES)
@@ -109,7 +104,7 @@ def unblock_selected(service: Service, selector: Selector) -> Command[UnblockedS
     _require_labels(selector)
 
     def run(draft: Draft) -> UnblockedSelection:
-        selected = select_nodes(selector, labelled_nodes(service)).require_nodes()
+        selected = select_nodes(selector, service.inventory).require_nodes()
         blocked = [node_id for node_id in selected if draft.get_blocked(node_id) is not None]
         if not blocked:
             raise NotFoundError(f"None of the {len(selected):,} nodes that {selector} selects is blocked.")
@@ -134,10 +129,10 @@ def selected_by(service: Service, selector: Selector | None) -> Callable[[str], 
     """Whether a node id is selected, by the labels at the moment of the call; None if there is no selector."""
     if not selector:
         return None
-    return partial(selects, selector, labelled_nodes(service))
+    return partial(selects, selector, service.inventory)
 
 
 def warnings_of(service: Service, selector: Selector | None) -> list[tuple[bytes, bytes]]:
     """A Warning header, as Kubernetes sends it, for each label in the selector that no known node has."""
-    hints = [] if selector is None else label_hints(selector, labelled_nodes(service))
+    hints = [] if selector is None else label_hints(selector, service.inventory)
     return [(b"warning", b'299 - "%b"' % hint.encode()) for hint in hints]

@@ -12,7 +12,7 @@ from app.logs.isolation import isolated
 from blocklist.model.changes import Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
-from blocklist.model.failure_domains import LabelledNodes
+from blocklist.model.inventory import Inventory
 from blocklist.model.limits import LimitContext, Limits, check_limits
 from blocklist.model.machine_count import MachineCount
 from blocklist.model.machine_index import MachineIndex
@@ -60,7 +60,7 @@ class LimitGuard:
         self,
         limits: Limits,
         listeners: ListenerMinimums,
-        labelled: LabelledNodes,
+        labelled: Inventory,
         on_refused: Callable[[Source], None],
     ) -> None:
         self._limits = limits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.api.selection import labelled_nodes
 from app.page.forms import Form, FormError
 from app.service import Service
 from blocklist.model.errors import BlocklistError
@@ -25,7 +24,7 @@ def with_selected_nodes(service: Service, form: Form) -> Form:
     if _SYMBOLS.isdisjoint(text):
         return form
     try:
-        selection = select_nodes(parse_selector(text), labelled_nodes(service))
+        selection = select_nodes(parse_selector(text), service.inventory)
         selection.require_known_labels()
         return {**form, "nodes": "\n".join(selection.require_nodes(MAX_NODES))}
     except BlocklistError as error:

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from app.engine.list_view import ListView
 from app.logs.isolation import isolated
 from app.store.rows import UnreadableRowError, log_once
+from app.store.store import Store
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 from blocklist.wire.changes import change_body, dump_snapshot
@@ -26,12 +27,6 @@ STREAMS_PER_TURN: Final = 250
 """Number of streams woken before the event loop runs other tasks."""
 
 
-class ChangeSource(Protocol):
-    """The change log in the database."""
-
-    async def changes(self, since: int, limit: int) -> list[Change]: ...
-
-
 class WaitingStream(Protocol):
     """A stream that is up to date and waits for changes."""
 
@@ -45,13 +40,13 @@ class ChangeFeed:
     Belongs to the event loop.
     """
 
-    def __init__(self, source: ChangeSource, view: ListView) -> None:
+    def __init__(self, store: Store, view: ListView) -> None:
         self.revision = view.tracker.revision
         self.history = view.tracker.history
         self.closed = False
         self.open_watches = 0
         self.streams: set[WaitingStream] = set()
-        self._source = source
+        self._store = store
         self._view = view
         self._recent: deque[Change] = deque(maxlen=MAX_RECENT_CHANGES)
         self._events_cache: tuple[int, int, bytes, int] = (-1, -1, b"", -1)
@@ -107,7 +102,7 @@ class ChangeFeed:
     async def was_never_issued(self, revision: int) -> bool:
         """Whether a revision ahead of this replica does not exist; False if it cannot be known."""
         try:
-            return not await self._source.changes(revision - 1, 1)
+            return not await self._store.changes(revision - 1, 1)
         except UnavailableError:
             return False
 
@@ -140,7 +135,7 @@ class ChangeFeed:
     async def _stored(self, cursor: int, limit: int) -> list[Change]:
         """Changes in the database; none if one of them cannot be read, as if they had been compacted."""
         try:
-            return await self._source.changes(cursor, limit)
+            return await self._store.changes(cursor, limit)
         except UnreadableRowError as error:
             log_once(error.detail)
             return []

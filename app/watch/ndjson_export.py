@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from starlette.types import Receive, Send
 
 from app.store.history_queries import ChangeFilter
-from app.store.store import ChangePage
+from app.store.store import ChangePage, Store
 from app.watch.change_feed import ChangeFeed
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
@@ -22,12 +22,6 @@ PAGE_CHANGES: Final = 500
 """Number of changes read and sent at once."""
 
 
-class HistoryPages(Protocol):
-    """The change log in the database."""
-
-    async def changes_page(self, since: int, limit: int, criteria: ChangeFilter) -> ChangePage: ...
-
-
 class NdjsonExport:
     """Starts with `page`, of PAGE_CHANGES changes, and ends at revision `until`; reads on as fast as the client does.
 
@@ -35,10 +29,8 @@ class NdjsonExport:
     response ends without the end of its body, so that the client does not take a part for the whole.
     """
 
-    def __init__(
-        self, source: HistoryPages, feed: ChangeFeed, criteria: ChangeFilter, page: ChangePage, *, until: int
-    ) -> None:
-        self._source = source
+    def __init__(self, store: Store, feed: ChangeFeed, criteria: ChangeFilter, page: ChangePage, *, until: int) -> None:
+        self._store = store
         self._feed = feed
         self._criteria = criteria
         self._page = page
@@ -65,7 +57,7 @@ class NdjsonExport:
                 return
             since = sent[-1].revision
             try:
-                page = await self._source.changes_page(since, PAGE_CHANGES, self._criteria)
+                page = await self._store.changes_page(since, PAGE_CHANGES, self._criteria)
             except UnavailableError as error:
                 log.warning("export aborted", reason=error.detail)
                 return

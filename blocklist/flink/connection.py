@@ -124,12 +124,14 @@ class FlinkConnection:
         if rpc is not None:
             rpc.close()
 
-    # EvacuationCommands.
+    # What an evacuation does to a job. Each raises FlinkError.
 
     def trigger_checkpoint(self, job_id: str, seconds: float) -> Any:
+        """A future."""
         return self._open_rpc().trigger_checkpoint(self._gateway(job_id), seconds)
 
     def checkpoint_result(self, future: Any) -> str | None:
+        """None while it is under way, an empty text if it is complete, or why it failed."""
         try:
             rpc = self._open_rpc()
             if not rpc.is_done(future):

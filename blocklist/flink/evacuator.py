@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from blocklist.flink.acknowledgement import Effect, refused, slow
+from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.guards import GuardContext, hindrance
 from blocklist.flink.state import OWN_REASON, WAITING_STATES, FlinkError, FlinkJob, FlinkTask
 from blocklist.model.listener import MAX_REASON_LENGTH
@@ -39,20 +40,6 @@ class EvacuationNode(NamedTuple):
 
     start: int
     task_managers: frozenset[str]
-
-
-class EvacuationCommands(Protocol):
-    """What an evacuation does to a job; each raises FlinkError."""
-
-    def trigger_checkpoint(self, job_id: str, seconds: float) -> Any:
-        """A future."""
-
-    def checkpoint_result(self, future: Any) -> str | None:
-        """None while it is under way, an empty text if it is complete, or why it failed."""
-
-    def fail_slots(self, job_id: str, slots: Mapping[str, str], reason: str) -> None: ...
-
-    def disconnect(self, job_id: str, task_managers: Collection[str], reason: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -112,8 +99,8 @@ class EvacuationRequest:
 class Evacuator:
     """THREADING: use it from one thread. Memory: an entry for each job and evacuated node."""
 
-    def __init__(self, commands: EvacuationCommands, *, drop_results: bool = False) -> None:
-        self._commands = commands
+    def __init__(self, connection: FlinkConnection, *, drop_results: bool = False) -> None:
+        self._connection = connection
         self._drop_results = drop_results
         self._current: _Evacuation | None = None
         self._history: dict[EvacuationTarget, _History] = {}
@@ -171,7 +158,7 @@ class Evacuator:
             self._leave(self._current, job, task_managers, request)
             return
         try:
-            self._current.checkpoint = self._commands.trigger_checkpoint(target.job, CHECKPOINT_TIMEOUT)
+            self._current.checkpoint = self._connection.trigger_checkpoint(target.job, CHECKPOINT_TIMEOUT)
         except FlinkError as error:
             self._fail(self._current, f"a checkpoint cannot be triggered ({error}).", now)
 
@@ -203,7 +190,7 @@ class Evacuator:
             # The node is free again, the tasks left by themselves, or it is not known that the node is marked.
             self._current = None
             return
-        result = self._commands.checkpoint_result(current.checkpoint)
+        result = self._connection.checkpoint_result(current.checkpoint)
         if result is None and request.monotonic <= current.deadline:
             return
         if result and not job.completed_checkpoints:
@@ -233,9 +220,9 @@ class Evacuator:
         slots = {it.allocation: it.task_manager for it in tasks if it.allocation and it.task_manager}
         try:
             if self._drop_results:
-                self._commands.disconnect(job.id, sorted(set(slots.values())), reason)
+                self._connection.disconnect(job.id, sorted(set(slots.values())), reason)
             else:
-                self._commands.fail_slots(job.id, slots, reason)
+                self._connection.fail_slots(job.id, slots, reason)
         except FlinkError as error:
             self._fail(current, f"{error}.", request.monotonic)
 

@@ -5,24 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from blocklist.model.inventory import Inventory
 from blocklist.model.selector import check_label_key
 
 _LIMIT: Final = re.compile(r"([0-9]{1,9})(%?)", re.ASCII)
-
-
-class LabelledNodes(Protocol):
-    """The nodes that are known, with their labels."""
-
-    def known_as(self, node_id: str) -> Collection[str]:
-        """The ids under which the machines with this id or name are known."""
-
-    def labels_of(self, known_id: str) -> Mapping[str, str]:
-        """The labels of a known node."""
-
-    def count_with(self, key: str, value: str) -> int:
-        """Number of known nodes that have this label with this value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +74,7 @@ def _parse_limit(text: str) -> DomainLimit:
 
 
 def exceeded_domains(
-    limits: Collection[DomainLimit], nodes: LabelledNodes, blocked: Iterable[str], new: Iterable[str]
+    limits: Collection[DomainLimit], nodes: Inventory, blocked: Iterable[str], new: Iterable[str]
 ) -> Iterator[ExceededDomain]:
     """The domains in which blocking the `new` node ids, besides the `blocked` ones, exceeds a limit.
 
@@ -111,7 +99,7 @@ def exceeded_domains(
                 yield domain
 
 
-def _by_value(known_ids: Iterable[str], nodes: LabelledNodes, key: str) -> dict[str, set[str]]:
+def _by_value(known_ids: Iterable[str], nodes: Inventory, key: str) -> dict[str, set[str]]:
     """The nodes that have the label, by its value."""
     groups: dict[str, set[str]] = {}
     for known in known_ids:

@@ -16,7 +16,8 @@ from blocklist.model.claims import ANONYMOUS, is_authored_by
 from blocklist.model.draft import Draft
 from blocklist.model.durations import exact_duration
 from blocklist.model.errors import LimitError
-from blocklist.model.failure_domains import DomainLimit, ExceededDomain, LabelledNodes, exceeded_domains
+from blocklist.model.failure_domains import DomainLimit, ExceededDomain, exceeded_domains
+from blocklist.model.inventory import Inventory
 from blocklist.model.machine_count import MachineCount
 from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockedNode
@@ -88,7 +89,7 @@ class LimitContext:
     listeners: Sequence[ListenerNodes] = ()
     names: MachineIndex = field(default_factory=MachineIndex)
     known: MachineCount = field(default_factory=MachineCount)
-    labelled: LabelledNodes | None = None
+    labelled: Inventory | None = None
 
 
 def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: Role) -> None:

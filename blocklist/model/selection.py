@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
-from blocklist.model.failure_domains import LabelledNodes
+from blocklist.model.inventory import Inventory
 from blocklist.model.selector import Selector, unknown_keys
-
-
-class SelectableNodes(LabelledNodes, Protocol):
-    """All nodes that are known, with their labels."""
-
-    def __iter__(self) -> Iterator[str]:
-        """The ids under which the nodes are known."""
-
-    def spelling(self, node_id: str) -> str:
-        """The id of a known node as it is spelt."""
-
-    def label_keys(self) -> Collection[str]:
-        """The keys of all labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,20 +43,20 @@ class Selection:
             raise UnknownNodeError(self.hints[0], self.hints)
 
 
-def select_nodes(selector: Selector, nodes: SelectableNodes) -> Selection:
+def select_nodes(selector: Selector, nodes: Inventory) -> Selection:
     """The known nodes with labels that satisfy the selector."""
     selected = sorted(node for node in nodes if selector.matches(nodes.labels_of(node)))
     spelt = [nodes.spelling(node) for node in selected]
     return Selection(selector=selector, nodes=selected, spelt=spelt, hints=label_hints(selector, nodes))
 
 
-def selects(selector: Selector, nodes: LabelledNodes, node_id: str) -> bool:
+def selects(selector: Selector, nodes: Inventory, node_id: str) -> bool:
     """Whether a machine that `node_id` means is selected. A node that is not known has no labels."""
     labels: list[Mapping[str, str]] = [nodes.labels_of(known) for known in nodes.known_as(node_id)]
     return any(selector.matches(each) for each in labels or [{}])
 
 
-def label_hints(selector: Selector, nodes: SelectableNodes) -> list[str]:
+def label_hints(selector: Selector, nodes: Inventory) -> list[str]:
     """A sentence for each label in the selector that no known node has."""
     return [
         f"No node has the label {key}" + ("." if similar is None else f"; did you mean {similar}?")

@@ -6,10 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from app.engine.list_view import ListView
 from app.push.batches import BatchCache
+from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -32,7 +33,7 @@ class Replica:
 
     def __init__(self, first: Snapshot) -> None:
         self.view = ListView(BlocklistTracker(first), lambda: 1000, lambda: None)
-        self.feed = ChangeFeed(self, self.view)
+        self.feed = ChangeFeed(cast("Store", self), self.view)
         self.batches = BatchCache(self.feed, self.view)
         self.log: list[Change] = []
         self.on_read: Callable[[], None] = lambda: None

@@ -13,11 +13,12 @@ from blocklist.model.changes import Author, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.failure_domains import DomainLimit, parse_domain_limits
+from blocklist.model.inventory import Inventory
 from blocklist.model.limits import LimitContext, Limits, check_limits
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
-from tests.unit.labelled_nodes import FakeNodes
+from tests.unit.labelled_nodes import labelled_nodes
 
 NOW: Final = 1000
 
@@ -27,7 +28,7 @@ def node(node_id: str, *, end: int = PERMANENT) -> BlockedNode:
 
 
 def refusals(
-    limits: str, known: FakeNodes, blocked: Mapping[str, str | None], *new: str, ended: Collection[str] = ()
+    limits: str, known: Inventory, blocked: Mapping[str, str | None], *new: str, ended: Collection[str] = ()
 ) -> list[str]:
     """The sentences with which blocking the new nodes is refused; `blocked` are blocked nodes with their authors."""
     nodes = {name: node(name, end=NOW if name in ended else PERMANENT) for name in blocked}
@@ -44,7 +45,7 @@ def refusals(
     return []
 
 
-RACKS: Final = FakeNodes(
+RACKS: Final = labelled_nodes(
     {
         **{f"a{n}": {"rack": "r1", "zone": "a"} for n in range(6)},
         **{f"b{n}": {"rack": "r2", "zone": "a"} for n in range(6)},
@@ -104,7 +105,7 @@ def test_an_exceeded_domain_may_stay_but_not_grow() -> None:
 
 
 def test_at_most_twenty_blocked_nodes_are_named() -> None:
-    known = FakeNodes({f"n{number:02}": {"rack": "r1"} for number in range(30)})
+    known = labelled_nodes({f"n{number:02}": {"rack": "r1"} for number in range(30)})
     (line,) = refusals("rack=22", known, {f"n{number:02}": "x" for number in range(22)}, "n22")
     assert line.endswith("n19 by x and 2 more.")
 
@@ -147,7 +148,7 @@ NAMES: Final = [f"n{number}" for number in range(8)]
 def test_no_sequence_of_requests_exceeds_a_domain(
     labels: dict[str, dict[str, str]], requests: list[set[str]], limit: str
 ) -> None:
-    known, (domain_limit,) = FakeNodes(labels), parse_domain_limits(limit)
+    known, (domain_limit,) = labelled_nodes(labels), parse_domain_limits(limit)
     draft = Draft(BlocklistTracker(Snapshot(revision=0, history="00c0ffee", nodes={})), NOW)
     for names in requests:
         fork = draft.fork()

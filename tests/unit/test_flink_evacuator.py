@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import cast
 
 from blocklist.flink.acknowledgement import EffectState
+from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.evacuator import (
     MAX_ATTEMPTS,
     RETRY_DELAY,
@@ -47,6 +49,10 @@ class Commands:
         raise AssertionError
 
 
+def _evacuator(commands: Commands) -> Evacuator:
+    return Evacuator(cast("FlinkConnection", commands))
+
+
 def _job(*tasks: FlinkTask) -> FlinkJob:
     return FlinkJob(
         id=JOB, name="count", state="RUNNING", kind=JobKind.STREAMING, tasks=tasks or (TASK,), checkpoints=True
@@ -74,7 +80,7 @@ def _fail(evacuator: Evacuator, now: float) -> None:
 
 def test_failures_are_remembered_while_the_node_is_listed() -> None:
     commands = Commands("too slow")
-    evacuator = Evacuator(commands)
+    evacuator = _evacuator(commands)
     _fail(evacuator, 0)
     # In these rounds there is nothing to evacuate: the job restarts, or does not answer.
     evacuator.step(_request(RUNNING, 1, wanted=False))
@@ -86,7 +92,7 @@ def test_failures_are_remembered_while_the_node_is_listed() -> None:
 
 def test_after_three_failures_the_reason_says_how_to_try_again() -> None:
     commands = Commands("too slow" * 100)
-    evacuator = Evacuator(commands)
+    evacuator = _evacuator(commands)
     for attempt in range(MAX_ATTEMPTS + 3):
         _fail(evacuator, attempt * (RETRY_DELAY + 1))
     assert commands.checkpoints == MAX_ATTEMPTS
@@ -105,7 +111,7 @@ def test_failures_are_forgotten_with_the_block_and_with_the_job() -> None:
         _request(ClusterState(task_managers={}, ended=frozenset({JOB})), 1, wanted=False),
     ):
         commands = Commands("too slow")
-        evacuator = Evacuator(commands)
+        evacuator = _evacuator(commands)
         _fail(evacuator, 0)
         evacuator.step(later)
         evacuator.step(_request(RUNNING, 2))
@@ -114,7 +120,7 @@ def test_failures_are_forgotten_with_the_block_and_with_the_job() -> None:
 
 def test_a_job_has_not_left_while_its_tasks_are_on_the_node() -> None:
     commands = Commands("")
-    evacuator = Evacuator(commands)
+    evacuator = _evacuator(commands)
     _fail(evacuator, 0)
     assert commands.failed == ["slot"]
     # For a moment it is not known whether the node is marked.
@@ -128,7 +134,7 @@ def test_a_job_has_not_left_while_its_tasks_are_on_the_node() -> None:
 def test_an_unexpected_error_is_a_failed_evacuation() -> None:
     commands = Commands("")
     commands.error = TypeError("'JavaPackage' object is not callable")
-    evacuator = Evacuator(commands)
+    evacuator = _evacuator(commands)
     evacuator.step(_request(RUNNING, 0))
     assert not evacuator.busy
     assert evacuator.effect(TARGET).state is EffectState.REFUSED

@@ -26,7 +26,7 @@ from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.model.usable_nodes import ListenerNodes, believed_nodes, shortfalls
 from tests.unit.counting import count_calls
-from tests.unit.labelled_nodes import FakeNodes
+from tests.unit.labelled_nodes import labelled_nodes
 
 NOW: Final = 1000
 DAY: Final = 86_400_000
@@ -378,7 +378,7 @@ class TestLimitGuard:
 
     def guard(self, limits: Limits, *listeners: ListenerNodes) -> LimitGuard:
         self.counted: list[Source] = []
-        return LimitGuard(limits, FakeMinimums(*listeners), FakeNodes({}), self.counted.append)
+        return LimitGuard(limits, FakeMinimums(*listeners), labelled_nodes({}), self.counted.append)
 
     def test_a_refused_command_changes_nothing_and_is_counted(self) -> None:
         guard, draft = self.guard(Limits(max_blocked=1)), Draft(listed(), NOW)
@@ -462,7 +462,7 @@ def test_no_sequence_of_requests_exceeds_the_limits(
     tracker, authors = listed(), dict[str, str | None]()
     jm = listener_nodes(minimum, *"abcdef")
     limits = Limits(max_blocked=max_nodes, max_by_author=by_author)
-    guard = LimitGuard(limits, FakeMinimums(jm), FakeNodes({}), lambda _: None)
+    guard = LimitGuard(limits, FakeMinimums(jm), labelled_nodes({}), lambda _: None)
     draft = Draft(tracker, NOW)
     for kind, node_ids, author, merge in steps:
         if kind == "commit":

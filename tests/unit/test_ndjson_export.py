@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from app.store.history_queries import ALL, ChangeFilter
-from app.store.store import ChangePage
+from app.store.store import ChangePage, Store
 from app.watch.change_feed import ChangeFeed
 from app.watch.ndjson_export import PAGE_CHANGES, NdjsonExport
 from blocklist.model.changes import Change, ChangeType
@@ -57,7 +57,7 @@ def exported(log: FakeLog, *, until: int = 2 * PAGE_CHANGES, cut: bool = False, 
         await asyncio.Event().wait()
         raise AssertionError
 
-    export = NdjsonExport(log, cast("ChangeFeed", feed), ALL, page(0), until=until)
+    export = NdjsonExport(cast("Store", log), cast("ChangeFeed", feed), ALL, page(0), until=until)
     if cut:
         export.close()
     asyncio.run(export.run(receive, send))

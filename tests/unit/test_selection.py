@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
 from blocklist.model.selection import label_hints, select_nodes, selects
 from blocklist.model.selector import parse_selector
-from tests.unit.labelled_nodes import FakeNodes
+from tests.unit.labelled_nodes import labelled_nodes
 
-NODES: Final = FakeNodes(
+NODES: Final = labelled_nodes(
     {
         "b1": {"rack": "r1", "pool": "gpu"},
         "a1": {"rack": "r1"},
