@@ -166,7 +166,6 @@ class Settings(BaseSettings):
 
     @property
     def limits(self) -> Limits:
-        """The limits on blocks."""
         return Limits(
             max_blocked=self.max_blocked,
             max_share=self.max_blocked_share,
@@ -188,7 +187,6 @@ class Settings(BaseSettings):
 
     @property
     def ticket_links(self) -> TicketLinks:
-        """The links of ticket ids."""
         return TicketLinks.parse(self.ticket_url, self.ticket_pattern)
 
     @property

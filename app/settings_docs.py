@@ -24,13 +24,11 @@ _UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def service_table() -> str:
-    """The settings of the service."""
     fields = Settings.model_fields.items()
     return _table((name.upper(), _default_text(field.default), field.description or "") for name, field in fields)
 
 
 def client_table() -> str:
-    """The settings of clients."""
     return _table((name, default, description) for name, (default, description) in CLIENT_SETTINGS.items())
 
 

@@ -161,7 +161,6 @@ def problem(
 
 
 def problem_for(request: Request, error: Exception) -> Response:
-    """The response to a BlocklistError."""
     assert isinstance(error, BlocklistError)
     status = STATUS[type(error)]
     headers = None

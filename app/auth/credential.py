@@ -53,7 +53,6 @@ class Credential:
         self.close()
 
     def close(self) -> None:
-        """Close its streams."""
         for stream in tuple(self.streams):
             with isolated("stream of a credential that has ended"):
                 stream.close()

@@ -32,7 +32,6 @@ class RateLimit(logging.Filter):
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged."""
         if record.levelno < logging.WARNING:
             return True
         with self._lock:

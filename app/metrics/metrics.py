@@ -184,7 +184,6 @@ class MeasuredStore:
         self.announce_contention = store.announce_contention
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        """See Store.commit."""
         started_at = perf_counter()
         try:
             await self._store.commit(changes, after=after, history=history)

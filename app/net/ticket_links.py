@@ -39,7 +39,6 @@ class TicketLinks:
         return cls(url, parse_pattern(pattern))
 
     def url_of(self, ticket: str) -> str:
-        """The address of a ticket."""
         return self.url.replace(ID_FIELD, quote(ticket, safe=""))
 
 

@@ -70,7 +70,6 @@ async def post_extend(request: Request, visitor: OperatorVisitor, node_id: NodeI
 
 @router.get("/page/nodes/{node_id}/unblock")
 async def get_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
-    """The preview."""
     return await _unblock_preview(request, visitor, node_id)
 
 

@@ -23,7 +23,6 @@ async def get_list(request: Request, visitor: ReaderVisitor) -> Response:
 
 @router.get("/page/list")
 async def get_table(request: Request, visitor: ReaderVisitor) -> Response:
-    """The table only."""
     return await _render(request, visitor, "_list.html.j2")
 
 

@@ -63,7 +63,6 @@ class EventStream:
         self._keepalive_timer: asyncio.TimerHandle
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Send the response."""
         await send({"type": "http.response.start", "status": 200, "headers": _headers(self._feed)})
         self._feed.open_watches += 1
         try:

@@ -42,7 +42,6 @@ class NdjsonExport:
         self._ended = True
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Send the response."""
         await send({"type": "http.response.start", "status": 200, "headers": self._headers()})
         await run_until_disconnect(receive, self._lines(send))
 

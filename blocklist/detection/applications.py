@@ -61,7 +61,6 @@ def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Omission]
 
 
 def applications(files: Iterable[FileFacts]) -> Applications:
-    """Return the application of each file."""
     logs: defaultdict[str, list[FileFacts]] = defaultdict(list)
     for each in sorted(files, key=lambda file: file.file):
         logs[log_of(each.file)].append(each)

@@ -26,7 +26,6 @@ from blocklist.wire.changes import ChangeBody
 
 
 def parser() -> argparse.ArgumentParser:
-    """Create the argument parser."""
     parser = argparse.ArgumentParser(
         prog="python -m blocklist.detection backtest",
         description="Replays applications in the order in which they ended: which nodes rules would have blocked, when"

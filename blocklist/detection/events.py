@@ -106,8 +106,6 @@ class TaskEnd(Struct, gc=False):
 
 
 class StageInfo(Struct, gc=False):
-    """A stage as it is submitted."""
-
     stage: _Int = field(name="Stage ID")
     tasks: _Int = field(name="Number of Tasks")
     attempt: _OptionalInt = field(default=None, name="Stage Attempt ID")
@@ -115,8 +113,6 @@ class StageInfo(Struct, gc=False):
 
 
 class StageSubmitted(Struct, gc=False):
-    """A stage begins."""
-
     info: StageInfo = field(name="Stage Info")
 
 

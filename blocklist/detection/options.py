@@ -18,7 +18,6 @@ _DEFAULT = Rules()
 
 
 def parser() -> argparse.ArgumentParser:
-    """Create the argument parser."""
     parser = argparse.ArgumentParser(
         prog="python -m blocklist.detection",
         description="Reads event logs of many Spark applications and proposes to block nodes that are slow or fail.",

@@ -84,7 +84,6 @@ def core_hours(millis: float) -> float:
 
 
 def release_sentence(release: Release, *, applied: bool) -> str:
-    """Return a release in one sentence."""
     what = "is no longer claimed" if applied else "would no longer be claimed"
     return f"Node {release.host} {what}: {release.reason}."
 

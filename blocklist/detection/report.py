@@ -62,8 +62,6 @@ class DetectionReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageView:
-    """A stage with its picture."""
-
     data: StageTimes | StageFailures
     picture: TimesPicture | CountsPicture
 

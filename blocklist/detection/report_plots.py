@@ -194,5 +194,4 @@ def _short(number: float) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return the number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -67,8 +67,6 @@ class BridgeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _List:
-    """The list at a moment."""
-
     revision: int
     history: str | None
     blocked: Mapping[str, BlockedNode]

@@ -14,7 +14,6 @@ from blocklist.model.node import check_node_id
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser."""
     parser = argparse.ArgumentParser(
         prog="blocklist flink",
         description="Makes a Flink cluster follow the blocklist: marks nodes, evacuates tasks, and reports what is in"

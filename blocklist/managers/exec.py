@@ -96,7 +96,6 @@ def plan_body(plan: ExecPlan) -> Json:
 
 
 def state_body(state: ExecState) -> Json:
-    """The JSON in the state file."""
     return {"blocked": [_body(state.nodes[name]) for name in sorted(state.nodes)], "refused": dict(state.refused)}
 
 

@@ -35,8 +35,6 @@ class TransientError(ManagerError):
 
 
 class StepAction(StrEnum):
-    """What a step does to a node."""
-
     BLOCK = "block"
     EVACUATE = "evacuate"
     FREE = "free"

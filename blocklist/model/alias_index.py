@@ -16,12 +16,10 @@ class AliasIndex:
         self._nodes = Multimap()
 
     def add(self, alias: str, node: str) -> None:
-        """The node claims the alias."""
         self._nodes.add(alias, node)
         self._names.add(alias)
 
     def discard(self, alias: str, node: str) -> None:
-        """The node no longer claims the alias."""
         self._nodes.discard(alias, node)
         if alias not in self._nodes:
             self._names.discard(alias)

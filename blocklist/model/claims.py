@@ -84,7 +84,6 @@ def merge_claims(claims: Iterable[Claim]) -> BlockedNode:
 
 
 def claim_of(claims: Iterable[Claim], owner: str) -> Claim | None:
-    """The claim of an owner."""
     return next((claim for claim in claims if claim.owner == owner), None)
 
 
@@ -96,7 +95,6 @@ def with_claim(claims: Sequence[Claim], claim: Claim) -> Claims:
 
 
 def without_owner(claims: Iterable[Claim], owner: str) -> Claims:
-    """The claims of all others."""
     return tuple(claim for claim in claims if claim.owner != owner)
 
 

@@ -52,7 +52,6 @@ class ConfirmedNodes:
         self._add(listener, named)
 
     def remove_listener(self, listener: str) -> None:
-        """Remove a listener and what it names."""
         self.set_nodes(listener, ())
         self._named.pop(listener)
         self._principals.pop(listener, None)

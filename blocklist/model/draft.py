@@ -297,7 +297,6 @@ class Draft:
         return node
 
     def _record_new(self, claims: Claims) -> BlockedNode:
-        """Block a node with these claims."""
         node = merge_claims(claims)
         self.expire(node.id)
         self._record(ChangeType.BLOCKED, node, claims)
@@ -368,17 +367,14 @@ MERGE_HINT: Final = "; send allowMerge true to merge with that block"
 
 
 def already_blocked_message(node: BlockedNode) -> str:
-    """The message of a conflict."""
     until = "without end" if node.permanent else f"until {format_utc(node.end)}"
     canary = ", with a canary" if node.canary else ""
     return f"Node {node.id} is already blocked {until}{canary} ({node.cause}){MERGE_HINT}."
 
 
 def not_blocked_message(node_id: str) -> str:
-    """The message for a node that is not blocked."""
     return f"Node {node_id} is not blocked."
 
 
 def no_claim_message(node_id: str, owner: str) -> str:
-    """The message for a node on which an owner has no claim."""
     return f"{owner} has no claim on node {node_id}."

@@ -72,7 +72,6 @@ class DriverTable:
         self._set_names(node.id)
 
     def discard(self, node_id: str) -> None:
-        """Remove a node, if it is there."""
         if node_id in self._nodes:
             self._set_labels(node_id, frozenset())
             self._set_keys(node_id, frozenset())

@@ -175,7 +175,6 @@ class EvidenceStore:
         self._set(application, dict(islice(by_node.items(), excess, None)))
 
     def remove_application(self, application: str) -> None:
-        """Remove all evidence of an application that has left."""
         self._by_application.pop(application, None)
         self._labels.pop(application, None)
 

@@ -100,7 +100,6 @@ def exceeded_domains(
 
 
 def _by_value(known_ids: Iterable[str], nodes: Inventory, key: str) -> dict[str, set[str]]:
-    """The nodes that have the label, by its value."""
     groups: dict[str, set[str]] = {}
     for known in known_ids:
         if (value := nodes.labels_of(known).get(key)) is not None:

@@ -246,7 +246,6 @@ class Inventory:
         return self._label_counts[key, value]
 
     def label_keys(self) -> set[str]:
-        """The keys of all labels."""
         return {key for key, _ in self._label_counts}
 
     # Which ids are one node. Each step leads to an id whose sources count more, or is the last one: so it ends.

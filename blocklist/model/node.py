@@ -139,7 +139,6 @@ def check_node_id(node_id: str) -> str:
 
 
 def is_node_id(text: str) -> bool:
-    """Whether the text is a valid node id."""
     return _NODE_ID.fullmatch(text) is not None and text not in {".", ".."}
 
 

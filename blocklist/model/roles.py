@@ -53,7 +53,6 @@ class Token:
     owners: tuple[str, ...] | None = None
 
     def is_valid(self, now: int) -> bool:
-        """Whether the token is accepted at `now`."""
         return self.revoked_at is None and now < self.end
 
 

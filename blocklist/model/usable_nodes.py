@@ -67,7 +67,6 @@ def matching_names(names: MachineIndex, changes: Iterable[Change]) -> set[str]:
 
 
 def blocked_names(names: MachineIndex, draft: Draft) -> set[str]:
-    """The names of the machines that are blocked in the draft."""
     return {name for node_id in blocked_ids(draft) for name in names.matching(node_id)}
 
 
@@ -77,7 +76,6 @@ def count_usable(nodes: AbstractSet[str], blocked: AbstractSet[str]) -> int:
 
 
 def blocked_ids(draft: Draft) -> Sequence[str]:
-    """The ids of the nodes that are blocked in the draft."""
     return [node.id for node in draft if not node.ended(draft.now)]
 
 

@@ -44,7 +44,6 @@ class AlertResults:
     refused: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: AlertResults) -> None:
-        """Add those of further alerts."""
         self.outcomes.update(other.outcomes)
         self.refused.update(other.refused)
 

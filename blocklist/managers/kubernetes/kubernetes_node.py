@@ -76,7 +76,6 @@ class KubernetesNode:
 
     @property
     def cordon(self) -> Cordon:
-        """The cordon, if it is cordoned."""
         return self.uid, self.cordon_version
 
     def after(self, before: KubernetesNode | None) -> KubernetesNode:

@@ -88,8 +88,6 @@ class RotatingToken(httpx.Auth):
 
 
 class FileToken(RotatingToken):
-    """The token in a file."""
-
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path

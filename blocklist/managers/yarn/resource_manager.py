@@ -53,7 +53,6 @@ class ResourceManager:
         return self._active.url
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections:
             connection.close()
 
@@ -94,7 +93,6 @@ class ResourceManager:
             raise self._unexpected(error) from error
 
     def read_nodes(self) -> list[YarnNode]:
-        """All nodes."""
         try:
             return parse_nodes(self._active.get("/nodes", states=_EVERY_STATE))
         except ValueError as error:
