@@ -23,7 +23,6 @@ from tests.integration.secured import SecuredInProcess, secured_in_process
 
 THIS_MACHINE: Final = ["127.0.0.1", "127.0.0.2", "localhost", "[::1]", "0.0.0.0", "[::]", "[::ffff:127.0.0.1]", "0"]
 NOT_HTTP: Final = b"220 mail.internal ESMTP secret\r\n"
-Clients = tuple[SecuredInProcess, httpx.Client]
 JSON: Final = "Content-Type: application/json"
 
 

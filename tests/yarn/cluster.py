@@ -102,7 +102,7 @@ class YarnCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a process that uses this YARN: a client of Hadoop, or a Spark driver. See spark_settings.py."""
+        """For a process that uses this YARN: a client of Hadoop, or a Spark driver."""
         conf = {"HADOOP_CONF_DIR": str(self.conf), "YARN_CONF_DIR": str(self.conf)}
         return {**os.environ, **conf, "HADOOP_USER_NAME": "root"}
 

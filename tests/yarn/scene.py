@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blocklist import BlockAction, BlocklistClient
-from tests.integration.manager_process import ManagerProcess, acked_revision
+from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import ServiceProcess, wait_until
 from tests.yarn.cluster import MEGABYTES, VCORES, YarnCluster
 from tests.yarn.rest import ResourceManagerRest
@@ -46,9 +46,6 @@ class Scene:
 
     def wait(self, condition: Callable[[], object]) -> None:
         wait_until(lambda: bool(condition()), seconds=SECONDS)
-
-    def wait_acked(self, revision: int) -> None:
-        self.wait(lambda: acked_revision(self.service, "yarn") >= revision)
 
     def listener(self, node: str) -> dict[str, Any]:
         """What the status of a node says of the manager; nothing while it is not registered."""

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from tests.yarn.cluster import YarnCluster
 from tests.yarn.jars import SPARK_JARS
-
-
-def spark_environment(cluster: YarnCluster) -> dict[str, str]:
-    """The environment of the driver's process (client mode), or of spark-submit."""
-    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**cluster.environment, **python, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def spark_conf(cluster: YarnCluster, *, executors: int = 3, python_path: str = "") -> dict[str, str]:
