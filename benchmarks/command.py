@@ -37,17 +37,22 @@ def run() -> list[Row]:
         help_ = {OURS: (*COMMAND, "--help"), KUBECTL: (KUBECTL, "--help"), AMTOOL: (AMTOOL, "--help")}
         listing = {
             OURS: (*COMMAND, "list"),
-            f"{OURS} list --sort node": (*COMMAND, "list", "--sort", "node"),
             KUBECTL: (KUBECTL, "version", "--client"),
             AMTOOL: (AMTOOL, "--version"),
             CURL: (CURL, "--silent", f"{server.url}/blocklist?details=true"),
         }
+        blocking = {
+            OURS: (*COMMAND, "block", "node-1", "-r", "disk", "--dry-run", "--merge"),
+            KUBECTL: (KUBECTL, "version", "--client"),
+            AMTOOL: (AMTOOL, "--version"),
+        }
         completing = {"_BLOCKLIST_COMPLETE": "complete_bash", "COMP_WORDS": "blocklist unblock node", "COMP_CWORD": "2"}
         return [
             _row("--version", version, environment, [at_most(300)]),
-            _row("--help", help_, environment, [at_most(300)]),
-            _row(f"list of {NODES} nodes", listing, environment, [at_most(120)]),
-            _row("TAB: the blocked nodes", {OURS: COMMAND, PYTHON: BARE}, environment | completing, [at_most(120)]),
+            _row("--help", help_, environment, [at_most(160)]),
+            _row(f"list of {NODES} nodes", listing, environment, [at_most(160)]),
+            _row("block, as a dry run", blocking, environment, [at_most(160)]),
+            _row("TAB: the blocked nodes", {OURS: COMMAND, PYTHON: BARE}, environment | completing, [at_most(160)]),
         ]
 
 

@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blocklist.client.client import BlocklistClient, Watch
+    from blocklist.client.client import BlocklistClient
+    from blocklist.client.watch import Watch
     from blocklist.model.changes import Change, ChangeType, Snapshot
     from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
     from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
@@ -46,7 +47,7 @@ _MODULES = {
     "NotFoundError": "model.errors",
     "Snapshot": "model.changes",
     "UnavailableError": "model.errors",
-    "Watch": "client.client",
+    "Watch": "client.watch",
     "merge": "model.node",
 }
 

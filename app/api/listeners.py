@@ -22,15 +22,9 @@ from blocklist.model.report import Report
 from blocklist.model.roles import Role
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.json import Json, dump_json, parse_json
-from blocklist.wire.listeners import (
-    REPORT_FIELDS,
-    LeaseBody,
-    ListenerBody,
-    ListenersBody,
-    SecretBody,
-    listener_body,
-)
+from blocklist.wire.listeners import LeaseBody, ListenerBody, ListenersBody, SecretBody, listener_body
 from blocklist.wire.node_status import TaskManagerBody
+from blocklist.wire.reports import REPORT_FIELDS
 
 router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
 

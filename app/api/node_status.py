@@ -23,9 +23,9 @@ from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.node import BlockedNode
-from blocklist.wire.claims import repeat_body
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.node_status import NodeStatusBody
+from blocklist.wire.repeats import repeat_body
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 

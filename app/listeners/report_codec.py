@@ -11,7 +11,7 @@ from app.requests import ReportBody
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import Evidence, Finding, FindingKind
 from blocklist.model.report import Report
-from blocklist.wire.listeners import REPORT_FIELDS, report_fields
+from blocklist.wire.reports import REPORT_FIELDS, report_fields
 
 ERROR: Final = "error"
 """The part that the pusher reports, not the listener: the outcome of the last push."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from blocklist.cli import standard_streams
@@ -17,26 +16,11 @@ def main() -> int:
     try:
         if sys.argv[1:] == ["--version"]:
             return _print_version()
-        if _is_done_quickly():
-            return 0
         from blocklist.cli.app import run  # noqa: PLC0415
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-
-
-def _is_done_quickly() -> bool:
-    """Whether this was a command that needs few imports."""
-    if os.environ.get("_BLOCKLIST_COMPLETE", "").startswith("complete_"):
-        from blocklist.cli import quick_completion  # noqa: PLC0415
-
-        return quick_completion.run()
-    if "list" in sys.argv:
-        from blocklist.cli import quick_list  # noqa: PLC0415
-
-        return quick_list.run(sys.argv[1:])
-    return False
 
 
 def _print_version() -> int:

@@ -1,54 +1,112 @@
-"""The commands and their exit codes."""
+"""The commands, of which only the one that is called is imported, and their exit codes."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
 import blocklist
-from blocklist.cli import (
-    block_commands,
-    completion_scripts,
-    config_commands,
-    drain_command,
-    environment,
-    extend_command,
-    flink_command,
-    full_completion,
-    inventory_commands,
-    manager_command,
-    messages,
-    output,
-    read_commands,
-    service_commands,
-    shell_commands,
-    spark_commands,
-    token_commands,
-    watch_commands,
-)
-from blocklist.cli.completed_line import COMPLETE
-from blocklist.cli.option_hints import HintingTyper
+from blocklist.cli import completion, environment, messages, output
 from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
-_HAND_OVER = {"ignore_unknown_options": True, "allow_extra_args": True}
-"""All arguments are those of the command to which is handed over."""
+COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "": {
+        "block": ("block_commands.block", "Block nodes: no new tasks start there."),
+        "drain": ("drain_command.drain", "Block nodes, evacuate their tasks, and wait until nothing runs there."),
+        "extend": (
+            "extend_command.extend",
+            "Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.",
+        ),
+        "unblock": ("block_commands.unblock", "Unblock nodes before their end, one after the other."),
+        "list": ("read_commands.list_", "Show the blocked nodes."),
+        "get": ("read_commands.get", "Show one blocked node."),
+        "is-blocked": ("read_commands.is_blocked", "Exit code 0 if the node is blocked, 1 if not."),
+        "history": ("watch_commands.history", "Show changes, the oldest first."),
+        "status": ("read_commands.status", "Show where a node's last change is applied."),
+        "watch": ("watch_commands.watch", "Show changes as they happen, until Ctrl-C."),
+        "listeners": ("watch_commands.listeners", "Show the listeners, and how far each is behind."),
+        "evidence": ("watch_commands.evidence", "Show what applications report about nodes."),
+        "nodes": (
+            "inventory_commands.nodes",
+            "Show the nodes that anybody reports, blocked or not, with their labels and running tasks.",
+        ),
+        "claims": (
+            "inventory_commands.claims",
+            "Show who claims which node, until when and why; a node is free when its last claim ends.",
+        ),
+        "drift": (
+            "inventory_commands.drift",
+            "Show where listeners report something else than the list says: tasks on evacuated nodes, for example.",
+        ),
+        "manager": (
+            "manager_command.manager",
+            "Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`.",
+        ),
+        "flink": (
+            "flink_command.flink",
+            "Make a Flink cluster follow the list: runs beside its JobManager until it is stopped.",
+        ),
+        "open": ("shell_commands.open_", "Open the page in a browser, and print its address."),
+        "completion": (
+            "shell_commands.completion",
+            "Print the completion for a shell: source <(blocklist completion bash).",
+        ),
+        "serve": ("service_commands.serve", "Run the service; only in a checkout."),
+        "config": ("", "Choose and set contexts, and check the configuration."),
+        "token": ("", "Manage tokens."),
+        "spark": ("", "Load the agent into Spark drivers."),
+    },
+    "config": {
+        "use": ("config_commands.use", "Make a context the current one: commands then talk to its service."),
+        "list": ("config_commands.list_", "Show the contexts; * marks the one that commands use now."),
+        "get": ("config_commands.get", "Show the settings of a context, or one of them."),
+        "set": ("config_commands.set_", "Set one setting of a context."),
+        "delete": ("config_commands.delete", "Delete a context."),
+        "check": ("service_commands.check", "Show the settings, whether the service is reachable, and your role."),
+    },
+    "token": {
+        "create": ("token_commands.create", "Create a token."),
+        "list": ("token_commands.list_", "Show all tokens, without their secrets."),
+        "revoke": ("token_commands.revoke", "Revoke a token, with immediate effect."),
+    },
+    "spark": {
+        "jar": ("spark_commands.jar", "Print the path of the agent's jar in this installation."),
+        "defaults": (
+            "spark_commands.defaults",
+            "Print the lines for spark-defaults.conf with which all applications use the agent and this service.",
+        ),
+    },
+}
+"""The commands of each group, whose name is empty for the command itself: the function, and its summary for --help and
+TAB. A group has its commands instead of a function."""
+_MANAGER: Final = "manager"
+_HANDED_OVER: Final = frozenset({_MANAGER, "flink"})
+"""These commands hand all their arguments over to another program, also --help."""
+_SIMILARITY: Final = 0.8
+"""An option at least this similar is the one that was meant: others, which share a few letters, are not named."""
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are sentences on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        if os.environ.get(COMPLETE) in full_completion.REQUESTS:
-            full_completion.run(_command_tree())
+        if os.environ.get(completion.COMPLETE) in completion.REQUESTS:
+            completion.complete(command_tree())
             return 0
-        completion_scripts.use_for(arguments)
-        own, others = manager_command.split(arguments)
-        _command_tree()([*environment.take_context(own), *others], prog_name="blocklist")
+        completion.use_scripts_for(arguments)
+        own, others = _split_manager(arguments)
+        command_tree()([*environment.take_context(own), *others], prog_name="blocklist")
     except BlocklistError as error:
         return _report_error(error)
     except OSError as error:
@@ -86,53 +144,130 @@ def _is_token_file_error(error: UnavailableError) -> bool:
     return isinstance(error.__cause__, TokenFileError)
 
 
-def _command_tree() -> typer.Typer:
-    tree, config, token = (
-        _group(callback=_root),
-        _group(help="Choose and set contexts, and check the configuration."),
-        _group(help="Manage tokens."),
-    )
-    spark = _group(help="Load the agent into Spark drivers.")
-    tree.command()(block_commands.block)
-    tree.command()(drain_command.drain)
-    tree.command()(extend_command.extend)
-    tree.command()(block_commands.unblock)
-    tree.command("list")(read_commands.list_)
-    tree.command()(read_commands.get)
-    tree.command()(read_commands.is_blocked)
-    tree.command()(read_commands.history)
-    tree.command()(read_commands.status)
-    tree.command()(watch_commands.watch)
-    tree.command()(watch_commands.listeners)
-    tree.command()(watch_commands.evidence)
-    tree.command()(inventory_commands.nodes)
-    tree.command()(inventory_commands.claims)
-    tree.command()(inventory_commands.drift)
-    config.command()(config_commands.use)
-    config.command("list")(config_commands.list_)
-    config.command()(config_commands.get)
-    config.command("set")(config_commands.set_)
-    config.command()(config_commands.delete)
-    config.command()(service_commands.check)
-    tree.add_typer(config, name="config")
-    token.command()(token_commands.create)
-    token.command("list")(token_commands.list_)
-    token.command()(token_commands.revoke)
-    tree.add_typer(token, name="token")
-    spark.command()(spark_commands.jar)
-    spark.command()(spark_commands.defaults)
-    tree.add_typer(spark, name="spark")
-    tree.command(manager_command.NAME, add_help_option=False, context_settings=_HAND_OVER)(manager_command.manager)
-    tree.command(context_settings=_HAND_OVER, add_help_option=False)(flink_command.flink)
-    tree.command("open")(shell_commands.open_)
-    tree.command()(shell_commands.completion)
-    tree.command()(service_commands.serve)
-    return tree
+def _split_manager(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments of the command itself, and those of the manager: its --context is one of Kubernetes."""
+    place = 0
+    while place < len(arguments) and arguments[place].partition("=")[0] == "--context":
+        place += 1 if "=" in arguments[place] else 2
+    if arguments[place : place + 1] != [_MANAGER]:
+        return arguments, []
+    return arguments[: place + 1], arguments[place + 1 :]
 
 
-def _group(**settings: Any) -> typer.Typer:
-    # No markup: importing rich takes as long as all other imports together.
-    return HintingTyper(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
+def command_tree() -> TyperGroup:
+    """All commands, each of which is imported when it is called."""
+    root = get_command(_typer(cls=_LazyGroup, no_args_is_help=True, callback=_root))
+    assert isinstance(root, _LazyGroup)
+    return _with_commands(root, "")
+
+
+def _group(name: str, summary: str) -> TyperGroup:
+    return _with_commands(get_group(_typer(cls=_LazyGroup, no_args_is_help=True, help=summary)), name)
+
+
+def _with_commands(group: TyperGroup, name: str) -> TyperGroup:
+    for command, (function, summary) in COMMANDS[name].items():
+        load = partial(_command, command, function) if function else partial(_group, command, summary)
+        group.add_command(_Summary(command, summary, load))
+    return group
+
+
+def _command(name: str, function: str) -> Any:
+    module, _, attribute = function.partition(".")
+    settings: Any = {}
+    if name in _HANDED_OVER:
+        unparsed = {"ignore_unknown_options": True, "allow_extra_args": True}
+        settings = {"add_help_option": False, "context_settings": unparsed}
+    holder = _typer(add_completion=False)
+    holder.command(name, cls=_Command, **settings)(getattr(import_module(f"blocklist.cli.{module}"), attribute))
+    return get_command(holder)
+
+
+class _Summary(TyperCommand):
+    """What --help and TAB need of a command. `load` imports it."""
+
+    def __init__(self, name: str, summary: str, load: Callable[[], TyperCommand | TyperGroup]) -> None:
+        super().__init__(name, help=summary)
+        self.load = load
+
+
+class _Command(TyperCommand):
+    """A command whose error about a misspelt option also knows --context, which is an option of every command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer's."""
+        with _hints(self):
+            return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> Any:
+        """As typer's."""
+        return _without_pydantic(super().get_params(ctx))
+
+
+class _LazyGroup(TyperGroup):
+    """A group with such errors, which imports only the command that is called."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer's."""
+        with _hints(self):
+            return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> Any:
+        """As typer's."""
+        return _without_pydantic(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer's."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, _Summary) else command, rest
+
+
+def _without_pydantic(parameters: list[Any]) -> list[Any]:
+    """The same parameters, whose values are read by their parsers alone: those without one are texts and flags.
+
+    By itself typer builds a model of pydantic for each parameter of a command, which takes longer than the request.
+    """
+    for parameter in parameters:
+        # Private: with a later typer that has none, commands are only slower.
+        if not isinstance(getattr(parameter, "_runtime_param", None), _Values):
+            parameter._runtime_param = _Values(parameter.type_descriptor.parameter_info.parser)  # noqa: SLF001
+    return parameters
+
+
+class _Values:
+    """How the values of a parameter are read, as typer asks for it."""
+
+    def __init__(self, parse: Callable[[Any], Any] | None) -> None:
+        self._parse = parse or (lambda value: value)
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002
+        """The value, or those of a parameter that may be repeated; typer takes an empty tuple for none."""
+        if param.multiple or param.nargs == -1:
+            return tuple(self._parse(each) for each in value or ())
+        return None if value is None else self._parse(value)
+
+
+@contextmanager
+def _hints(command: TyperCommand | TyperGroup) -> Iterator[None]:
+    try:
+        yield
+    except typer.TyperException as error:
+        # Only the error about an unknown option has these, and typer has no public name for it.
+        if (name := getattr(error, "option_name", None)) is not None and hasattr(error, "possibilities"):
+            error.possibilities = _similar(name, command)
+        raise
+
+
+def _similar(name: str, command: TyperCommand | TyperGroup) -> list[str]:
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
+
+    options = {"--context", *(option for each in command.params for option in each.opts if option.startswith("--"))}
+    return get_close_matches(name, options, n=1, cutoff=_SIMILARITY) or get_close_matches(name, options)
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    # No markup: importing rich takes as long as the other imports together.
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 
 def _print_version(requested: bool) -> None:

@@ -21,8 +21,7 @@ from blocklist.model.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.response import AppliedCount
-    from blocklist.client.writes import BlockNodesResult
+    from blocklist.client.results import AppliedCount, BlockNodesResult
     from blocklist.wire.dry_run import DryRunBody
 
 R = TypeVar("R")

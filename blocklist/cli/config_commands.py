@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from blocklist.cli import contexts
+from blocklist.cli.completion import complete_context
 from blocklist.cli.environment import current_context
 from blocklist.cli.options import NoHeaders
 from blocklist.cli.output import print_lines, print_message, print_stderr, use_colour
@@ -18,17 +19,13 @@ from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.errors import InvalidError
 
 
-def _complete_name(incomplete: str) -> list[str]:
-    return [name for name in contexts.load().contexts if name.startswith(incomplete)]
-
-
 def _service_url(text: str) -> object:
     from blocklist.client.transport import service_url  # noqa: PLC0415 - slow to import
 
     return service_url(text)
 
 
-Name = Annotated[str, typer.Argument(metavar="CONTEXT", help="Name of the context.", autocompletion=_complete_name)]
+Name = Annotated[str, typer.Argument(metavar="CONTEXT", help="Name of the context.", autocompletion=complete_context)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {', '.join(contexts.KEYS)}.")]
 OptionalKey = Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only this setting.")]
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="Its value.")]

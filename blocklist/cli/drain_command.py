@@ -35,7 +35,7 @@ from blocklist.model.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.writes import BlockNodesResult
+    from blocklist.client.results import BlockNodesResult
 
 _POLL_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 5.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from blocklist.model.draft import MERGE_HINT
 from blocklist.model.durations import format_duration
 from blocklist.model.host_matching import ambiguous_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.time import to_utc
 
 if TYPE_CHECKING:
-    from blocklist.client.response import AppliedCount
+    from blocklist.client.results import AppliedCount
     from blocklist.model.errors import BlocklistError
     from blocklist.wire.dry_run import DryRunBody, DryRunNode
 
@@ -46,6 +45,8 @@ def not_blocked_message(node_id: str) -> str:
 
 def error_lines(error: BlocklistError) -> list[str]:
     """The error's title and detail, and a line for each fault."""
+    from blocklist.model.draft import MERGE_HINT  # noqa: PLC0415 - slow to import
+
     # A single fault replaces the detail, which only counts the faults.
     detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
     detail, *lines = (line.replace(MERGE_HINT, "") for line in (detail, *lines))

@@ -15,7 +15,6 @@ from blocklist.cli.list_filter import ActionName
 from blocklist.cli.output import OutputFormat
 from blocklist.cli.times import parse_end, parse_past, parse_timestamp
 from blocklist.model import node_ranges
-from blocklist.model.changes import ChangeType
 from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.node import MAX_CAUSE_LENGTH, check_node_id, check_text
 
@@ -214,9 +213,6 @@ ReasonPart = Annotated[
 ActionFilter = Annotated[ActionName | None, choice_option(ActionName, "--action", help_text="Blocks with this action.")]
 SortKey = Annotated[list_filter.SortKey, choice_option(list_filter.SortKey, "--sort", help_text="Order of the list.")]
 Author = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Changes by this author.")]
-Types = Annotated[
-    list[ChangeType] | None, choice_option(ChangeType, "--type", help_text="Changes of this type; can be repeated.")
-]
 Output = Annotated[OutputFormat, choice_option(OutputFormat, "--output", "-o", help_text="Output format.")]
 NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the header of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]

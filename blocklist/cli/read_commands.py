@@ -1,9 +1,8 @@
-"""list, get, is-blocked, history and status."""
+"""list, get, is-blocked and status."""
 
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,7 +20,6 @@ from blocklist.cli.output import (
     print_message,
     print_stderr,
 )
-from blocklist.model.changes import Snapshot
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
@@ -29,13 +27,12 @@ from blocklist.model.errors import (
     NotFoundError,
     UnavailableError,
 )
-from blocklist.model.host_matching import Aliases, no_aliases, normalize_name, same_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from blocklist.client.client import BlocklistClient
-    from blocklist.model.listing import NodeDetails, NodeListing
+    from blocklist.model.listing import NodeListing
     from blocklist.wire.node_status import NodeStatusBody
 
 
@@ -84,6 +81,8 @@ def _follow_list(
     show: Callable[[NodeListing], None],
 ) -> None:
     """Show the list again after each change."""
+    from blocklist.model.changes import Snapshot  # noqa: PLC0415 - only with --watch
+
     with client.watch() as changes:
         for change in changes:
             # Revisions of another history may be lower; it begins with a snapshot.
@@ -142,54 +141,6 @@ def _unanswered(error: BlocklistError) -> UnavailableError:
     unanswered = UnavailableError(error.detail)
     unanswered.title = error.title
     return unanswered
-
-
-def history(
-    node: options.BlockedNodes = None,
-    selector: options.Selector = None,
-    at: options.AsOf = None,
-    by: options.Author = None,
-    type_: options.Types = None,
-    begin: options.ChangesFrom = None,
-    end: options.ChangesUntil = None,
-    output: options.Output = OutputFormat.TABLE,
-    no_headers: options.NoHeaders = False,
-) -> None:
-    """Show changes, the oldest first. With --at, show the list at that time."""
-    view_options = OutputOptions(output, not no_headers)
-    if at is not None and (by or type_ or begin or end):
-        raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
-    if begin is not None and end is not None and end <= begin:
-        raise typer.BadParameter("--until is not after --from, so no change is between them.")
-    with connect() as client:
-        node_ids = known_nodes(client, node, selector) if node or selector is not None else None
-        if at is not None:
-            print_items(columns.nodes_view(at, past=True), _listed_at(client, at, node_ids), view_options)
-            return
-        read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end)
-        pages = [read(node_id=node_id) for node_id in node_ids] if node_ids is not None else [read()]
-        # Two names of one machine may be given.
-        changes = {change.revision: change for page in pages for change in page}
-        print_items(columns.CHANGES, [changes[revision] for revision in sorted(changes)], view_options)
-
-
-def _listed_at(client: BlocklistClient, at: int, node_ids: Sequence[str] | None) -> list[NodeDetails]:
-    """The nodes that were blocked at a time; with `node_ids` only these, under any of their names."""
-    listed = list(client.listing(at=at).nodes)
-    if node_ids is None:
-        return listed
-    aliases = {node_id: _aliases_of(client, node_id) for node_id in node_ids}
-    return [entry for entry in listed if any(same_machine(name, entry.node.id, aliases[name]) for name in aliases)]
-
-
-def _aliases_of(client: BlocklistClient, node: str) -> Aliases:
-    """What else the machine is called, as the service knows it."""
-    try:
-        known = client.known_node(node)
-    except (NotFoundError, AmbiguousNodeError):
-        return no_aliases
-    names = {normalize_name(known.id), *known.names, *known.addresses}.difference(known.conflicts)
-    return lambda _: names
 
 
 def status(

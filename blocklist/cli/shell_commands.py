@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from blocklist.cli import completion_scripts, options
+from blocklist.cli import options
+from blocklist.cli.completion import SCRIPTS
 from blocklist.cli.environment import connect
 from blocklist.cli.output import print_lines, print_stderr
 
@@ -44,4 +45,4 @@ ShellName = Annotated[
 
 def completion(shell: ShellName) -> None:
     """Print the completion for a shell: source <(blocklist completion bash)."""
-    print_lines(completion_scripts.SCRIPTS[shell])
+    print_lines(SCRIPTS[shell])

@@ -17,7 +17,7 @@ from blocklist.model.host_matching import NameIndex
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.response import AppliedCount
+    from blocklist.client.results import AppliedCount
 
 _POLL_SECONDS: Final = 0.2
 _MAX_COMPARED: Final = 10_000
@@ -120,7 +120,7 @@ def _poll_until_applied(client: BlocklistClient, node_ids: Iterable[str], deadli
 
 
 def _poll_node(client: BlocklistClient, node_id: str, deadline: float) -> AppliedCount | None:
-    from blocklist.client.response import AppliedCount  # noqa: PLC0415 - not for --version and --help
+    from blocklist.client.results import AppliedCount  # noqa: PLC0415 - not for --version and --help
 
     while True:
         try:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from http import HTTPStatus
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import httpx
 
@@ -27,14 +27,14 @@ from blocklist.client.response import (
 from blocklist.client.token_file import TokenFileError
 from blocklist.client.tokens import TokenAdministration
 from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url, unreachable_message
-from blocklist.client.watch import Watch
 from blocklist.client.writes import Writes, block_body, node_path
-from blocklist.model.changes import Snapshot
 from blocklist.model.errors import UnavailableError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.wire.json import Json
 
-__all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
+if TYPE_CHECKING:
+    from blocklist.client.watch import Watch
+    from blocklist.model.changes import Snapshot
 
 
 class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
@@ -60,6 +60,8 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
 
     def snapshot(self, *, min_revision: int | None = None) -> Snapshot:
         """The whole list; with `min_revision`, at that revision or a later one."""
+        from blocklist.model.changes import Snapshot
+
         params = {} if min_revision is None else {"minRevision": str(min_revision)}
         response = self._request("GET", "/blocklist", params=params)
         nodes = {
@@ -101,6 +103,8 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         `since` is a revision or `<revision>-<history>`; without it, the first item is a Snapshot. Raises InvalidError
         for an invalid `since`.
         """
+        from blocklist.client.watch import Watch
+
         cursor = None if since is None else str(since)
         return Watch(self.url, cursor, token=self._auth, timeout=self._timeout, on_date=self.clock.on_date)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blocklist.client.response import ApiResponse, Requester
 from blocklist.model.errors import ConflictError, UnavailableError
-from blocklist.model.listener import FencedError, Registration
 from blocklist.model.node import check_node_id
-from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.wire.json import Json
-from blocklist.wire.listeners import REPORT_FIELDS, report_fields
+
+if TYPE_CHECKING:
+    from blocklist.model.listener import Registration
+    from blocklist.model.report import Report
 
 
 class HeartbeatResult(NamedTuple):
@@ -48,7 +49,7 @@ class ListenerRequests(Requester):
         *,
         acked: int | None = None,
         history: str | None = None,
-        report: Report = EMPTY_REPORT,
+        report: Report | None = None,
     ) -> int:
         """`send_heartbeat`, for the revision of the service alone."""
         return self.send_heartbeat(listener_id, session, acked=acked, history=history, report=report).revision
@@ -60,7 +61,7 @@ class ListenerRequests(Requester):
         *,
         acked: int | None = None,
         history: str | None = None,
-        report: Report = EMPTY_REPORT,
+        report: Report | None = None,
     ) -> HeartbeatResult:
         """Renew the lease of a listener, acknowledge a revision and report its state.
 
@@ -68,7 +69,9 @@ class ListenerRequests(Requester):
         register again, FencedError if another session has taken over, InvalidError for a value that the service
         rejects.
         """
-        body = {"sessionId": session, **report_fields(report)}
+        from blocklist.wire.reports import REPORT_FIELDS, report_fields
+
+        body = {"sessionId": session, **({} if report is None else report_fields(report))}
         if acked is not None:
             body["ackedRevision"] = acked
             if history is not None:
@@ -98,4 +101,6 @@ class ListenerRequests(Requester):
             if not error.lines:
                 # Another server's 409: no listener must stop for good because of it.
                 raise UnavailableError(f"HTTP 409 that does not come from the service: {error.detail}") from error
+            from blocklist.model.listener import FencedError
+
             raise FencedError(error.detail, error.lines) from error

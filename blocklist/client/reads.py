@@ -1,31 +1,29 @@
-"""Reads: the list with details, the change log, and the state of listeners and evidence."""
+"""Reads: the list with details, the change log, and the state of listeners and evidence.
+
+Each method imports the bodies that it reads: a command needs those of one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from blocklist.client.response import Requester, parse_body, parse_changes, parse_node, parse_object
-from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import Claim
-from blocklist.model.errors import CompactedError
+from blocklist.client.response import Requester, parse_body
+from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
 from blocklist.model.listing import NodeDetails, NodeListing
 from blocklist.model.node import check_node_id
-from blocklist.wire.claims import ClaimsPage, NodeClaims, OwnedClaim
-from blocklist.wire.drift import DriftListBody
-from blocklist.wire.evidence import EvidenceBody, EvidenceListBody
-from blocklist.wire.inventory import KnownNodeBody, KnownNodesPage
-from blocklist.wire.listeners import ListenerBody, ListenersBody
-from blocklist.wire.node_status import NodeStatusBody
 from blocklist.wire.nodes import ListedNode
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownNodeListing:
-    """Nodes that anybody reports; `warnings` are as in NodeListing."""
-
-    nodes: tuple[KnownNodeBody, ...]
-    warnings: tuple[str, ...]
+if TYPE_CHECKING:
+    from blocklist.client.results import KnownNodeListing
+    from blocklist.model.changes import Change, ChangeType
+    from blocklist.model.claims import Claim
+    from blocklist.wire.claims import OwnedClaim
+    from blocklist.wire.drift import DriftListBody
+    from blocklist.wire.evidence import EvidenceBody
+    from blocklist.wire.inventory import KnownNodeBody
+    from blocklist.wire.listeners import ListenerBody
+    from blocklist.wire.node_status import NodeStatusBody
 
 
 class Reads(Requester):
@@ -73,13 +71,15 @@ class Reads(Requester):
             except CompactedError as error:
                 params["since"] = str(max(0, error.oldest - 1))
                 continue
-            yield from parse_changes(page.get("changes"))
+            yield from _changes(page.get("changes"))
             if page.get("next") is None:
                 return
             params["since"] = str(page["next"])
 
     def status(self, node_id: str) -> NodeStatusBody:
         """Which listeners have applied the node's last change. Raises NotFoundError if the log has no change of it."""
+        from blocklist.wire.node_status import NodeStatusBody
+
         response = self._request("GET", f"/blocklist/nodes/{check_node_id(node_id)}/status")
         return parse_body(NodeStatusBody, response.object())
 
@@ -88,6 +88,8 @@ class Reads(Requester):
 
         Raises NotFoundError if it is not blocked.
         """
+        from blocklist.wire.claims import NodeClaims
+
         response = self._request("GET", f"/blocklist/nodes/{check_node_id(node_id)}/claims")
         body = parse_body(NodeClaims, response.object())
         return [claim.value(body.id) for claim in body.claims]
@@ -97,6 +99,8 @@ class Reads(Requester):
 
         Raises NotFoundError if nobody reports it, AmbiguousNodeError if several nodes have the name.
         """
+        from blocklist.wire.inventory import KnownNodeBody
+
         return parse_body(KnownNodeBody, self._request("GET", f"/nodes/{check_node_id(node_id)}").object())
 
     def known_nodes(self, *, selector: str | None = None) -> KnownNodeListing:
@@ -104,6 +108,9 @@ class Reads(Requester):
 
         Raises InvalidError for an invalid selector.
         """
+        from blocklist.client.results import KnownNodeListing
+        from blocklist.wire.inventory import KnownNodesPage
+
         params = {"limit": "1000"} | ({} if selector is None else {"selector": selector})
         nodes: list[KnownNodeBody] = []
         while True:
@@ -116,11 +123,15 @@ class Reads(Requester):
 
     def known_nodes_after(self, node_id: str | None = None, *, limit: int = 1000) -> list[KnownNodeBody]:
         """Up to `limit` (1 to 1,000) of these nodes, behind this id; None: the first ones."""
+        from blocklist.wire.inventory import KnownNodesPage
+
         params = {"limit": str(limit)} | ({} if node_id is None else {"after": check_node_id(node_id)})
         return parse_body(KnownNodesPage, self._request("GET", "/nodes", params=params).object()).nodes
 
     def all_claims(self, *, owner: str | None = None) -> list[OwnedClaim]:
         """The claims on all nodes, by node id; with `owner` only those of it (a final `*` stands for any end)."""
+        from blocklist.wire.claims import ClaimsPage
+
         params = {"limit": "1000"} | ({} if owner is None else {"owner": owner})
         found: list[OwnedClaim] = []
         while True:
@@ -132,24 +143,37 @@ class Reads(Requester):
 
     def listeners(self) -> list[ListenerBody]:
         """All listeners, live and lapsed, sorted by id."""
+        from blocklist.wire.listeners import ListenersBody
+
         return parse_body(ListenersBody, self._request("GET", "/listeners").object()).listeners
 
     def evidence(self) -> list[EvidenceBody]:
         """The evidence that running applications report, and whether it counts."""
+        from blocklist.wire.evidence import EvidenceListBody
+
         return parse_body(EvidenceListBody, self._request("GET", "/evidence").object()).evidence
 
     def drift(self) -> DriftListBody:
         """Where listeners report something else than the list says, and since when."""
+        from blocklist.wire.drift import DriftListBody
+
         return parse_body(DriftListBody, self._request("GET", "/drift").object())
 
 
 def _node_details(node_id: str, value: object) -> NodeDetails:
-    fields = parse_object(value)
-    body = parse_body(ListedNode, fields)
-    return NodeDetails(
-        node=parse_node({**fields, "id": node_id}),
-        created_by=body.created_by,
-        revision=body.revision or None,
-        task_managers=tuple(body.task_managers),
-        owners=tuple(body.owners or ()),
-    )
+    try:
+        return ListedNode.parse(value).value(node_id)
+    except InvalidError as error:
+        raise UnavailableError(f"The service sent an invalid node: {error}") from error
+
+
+def _changes(value: object) -> list[Change]:
+    """Parse a list of changes. Raises UnavailableError if it is invalid."""
+    from blocklist.wire.changes import ChangeBody
+
+    if not isinstance(value, list):
+        raise UnavailableError("The service sent changes that are not a list.")
+    try:
+        return [ChangeBody.parse(change).value() for change in value]
+    except InvalidError as error:
+        raise UnavailableError(f"The service sent an invalid change: {error}") from error

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import httpx
 
 from blocklist.client.transport import retry_after
-from blocklist.model.changes import Change
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
@@ -27,61 +25,19 @@ from blocklist.model.errors import (
     UnavailableError,
     UnknownNodeError,
 )
-from blocklist.model.node import BlockedNode
-from blocklist.wire import problems
 from blocklist.wire.body import Body
-from blocklist.wire.changes import ChangeBody
 from blocklist.wire.json import Json
-from blocklist.wire.node_status import NodeStatusBody
 from blocklist.wire.nodes import NodeBody
+
+if TYPE_CHECKING:
+    from blocklist.client.results import AppliedCount
+    from blocklist.model.node import BlockedNode
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 _WARNING: Final = re.compile(r'299 \S+ "([^"]*)"')
 B = TypeVar("B", bound=Body)
 Params = Mapping[str, str | Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedCount:
-    """How many live listeners had applied a change, and their total number.
-
-    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `superseded`
-    are nodes that were unblocked or became canaries meanwhile, or were blocked again if the change unblocked them: then
-    `applied` is 0.
-    """
-
-    applied: int
-    total: int
-    missing: tuple[str, ...]
-    refused: tuple[str, ...] = ()
-    superseded: tuple[str, ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is a live listener, and all of them have applied the change."""
-        return 0 < self.total == self.applied
-
-    @classmethod
-    def of_status(cls, status: NodeStatusBody) -> Self:
-        """The numbers for the last change of a node."""
-        missing = tuple(one.id for one in status.listeners if not one.applied and one.refused is None)
-        refused = tuple(one.id for one in status.listeners if not one.applied and one.refused is not None)
-        return cls(status.applied, status.of, missing, refused)
-
-    def and_also(self, other: Self) -> Self:
-        """The result for this change and another one: a listener counts if it has applied both."""
-        refused = tuple(dict.fromkeys((*self.refused, *other.refused)))
-        missing = tuple(name for name in dict.fromkeys((*self.missing, *other.missing)) if name not in refused)
-        total = max(self.total, other.total)
-        applied = max(0, min(self.applied, other.applied, total - len(missing) - len(refused)))
-        superseded = (*self.superseded, *other.superseded)
-        return replace(self, applied=applied, total=total, missing=missing, refused=refused, superseded=superseded)
-
-    def with_refused(self, listeners: Iterable[str]) -> Self:
-        """The result if these listeners have refused a part of the change as well."""
-        more = [name for name in listeners if name not in self.refused + self.missing]
-        return replace(self, applied=max(0, self.applied - len(more)), refused=(*self.refused, *more))
 
 
 class ApiResponse:
@@ -104,6 +60,8 @@ class ApiResponse:
     @property
     def applied(self) -> AppliedCount | None:
         """How many listeners have applied the change; None if the request did not wait."""
+        from blocklist.client.results import AppliedCount
+
         headers = self._response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
         names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded")
@@ -170,16 +128,6 @@ def parse_node(value: object) -> BlockedNode:
         raise UnavailableError(f"The service sent an invalid node: {error}") from error
 
 
-def parse_changes(value: object) -> list[Change]:
-    """Parse a list of changes. Raises UnavailableError if it is invalid."""
-    if not isinstance(value, list):
-        raise UnavailableError("The service sent changes that are not a list.")
-    try:
-        return [ChangeBody.parse(change).value() for change in value]
-    except InvalidError as error:
-        raise UnavailableError(f"The service sent an invalid change: {error}") from error
-
-
 def error_from(response: httpx.Response) -> BlocklistError:
     """The error of a response other than 2xx."""
     problem = _problem(response)
@@ -190,7 +138,11 @@ def error_from(response: httpx.Response) -> BlocklistError:
 
 def is_about_path(response: httpx.Response) -> bool:
     """Whether the response is the service's error for a path that it does not have."""
-    return response.status_code == HTTPStatus.NOT_FOUND and _problem(response).get("type") == problems.NO_PATH_PROBLEM
+    if response.status_code != HTTPStatus.NOT_FOUND:
+        return False
+    from blocklist.wire.problems import NO_PATH_PROBLEM
+
+    return _problem(response).get("type") == NO_PATH_PROBLEM
 
 
 def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
@@ -215,6 +167,8 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
 
 
 def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> BlocklistError:
+    from blocklist.wire import problems
+
     match problem.get("type"):
         case problems.LIMIT_PROBLEM:
             return LimitError(detail, lines)

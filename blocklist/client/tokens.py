@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from blocklist.client.response import Requester, parse_body
 from blocklist.model.durations import parse_duration_or_forever
 from blocklist.model.node import PERMANENT, check_node_id
-from blocklist.model.roles import NewToken, Role, Token, check_token_name
-from blocklist.wire.tokens import IdentityBody, NewTokenBody, TokensBody
+
+if TYPE_CHECKING:
+    from blocklist.model.roles import NewToken, Role, Token
+    from blocklist.wire.tokens import IdentityBody
 
 
 class TokenAdministration(Requester):
@@ -16,6 +19,8 @@ class TokenAdministration(Requester):
 
     def whoami(self) -> tuple[str | None, Role]:
         """The name of the credentials, which is the author of their changes (None without a name), and their role."""
+        from blocklist.model.roles import Role
+
         identity = self._identity()
         return identity.name, Role(identity.role)
 
@@ -24,6 +29,8 @@ class TokenAdministration(Requester):
         return parse_duration_or_forever(self._identity().default_duration)
 
     def _identity(self) -> IdentityBody:
+        from blocklist.wire.tokens import IdentityBody
+
         return parse_body(IdentityBody, self._request("GET", "/whoami").object())
 
     def create_token(
@@ -35,6 +42,9 @@ class TokenAdministration(Requester):
         None for all. Raises InvalidError for a name without the form of a node id, an end that is not in the future, or
         what is not an owner.
         """
+        from blocklist.model.roles import check_token_name
+        from blocklist.wire.tokens import NewTokenBody
+
         body: dict[str, object] = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}
         if owners is not None:
             body["owners"] = list(owners)
@@ -42,6 +52,8 @@ class TokenAdministration(Requester):
 
     def tokens(self) -> list[Token]:
         """All tokens, including revoked and expired ones, the oldest first."""
+        from blocklist.wire.tokens import TokensBody
+
         return [token.value() for token in parse_body(TokensBody, self._request("GET", "/tokens").object()).tokens]
 
     def revoke_token(self, token_id: str) -> None:

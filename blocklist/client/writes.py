@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from blocklist.client.response import ApiResponse, AppliedCount, Requester, parse_body, parse_node, parse_object
-from blocklist.model.claims import check_owner
+from blocklist.client.response import ApiResponse, Requester, parse_body, parse_node, parse_object
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
-from blocklist.wire.claims import RemovedClaimBody
-from blocklist.wire.dry_run import DryRunBody
 from blocklist.wire.json import Json
 
+if TYPE_CHECKING:
+    from blocklist.client.results import AppliedCount, BlockNodesResult, UnblockResult, UnblockSelectedResult
+    from blocklist.wire.dry_run import DryRunBody
+
 _NODES_PATH = "/blocklist/nodes"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockNodesResult:
-    """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`).
-
-    `unknown` are those that no listener knows, with a similar node that one knows, or None; `ambiguous` are those that
-    several nodes claim, with the ids of these. `warnings` are sentences for people, such as that no node has a label of
-    the selector.
-    """
-
-    nodes: Mapping[str, BlockedNode]
-    merged: frozenset[str]
-    applied: AppliedCount | None
-    unknown: Mapping[str, str | None] = field(default_factory=dict)
-    ambiguous: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnblockResult:
-    """The name under which the node was blocked, and how many listeners have applied it (None without `wait`)."""
-
-    id: str
-    applied: AppliedCount | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnblockSelectedResult:
-    """The selected nodes: those that were unblocked, with the names under which they were blocked, and the others.
-
-    `applied` is how many listeners have applied it (None without `wait`); `warnings` are as in BlockNodesResult.
-    """
-
-    unblocked: Mapping[str, str]
-    not_blocked: frozenset[str]
-    applied: AppliedCount | None
-    warnings: tuple[str, ...] = ()
 
 
 class Writes(Requester):
@@ -105,6 +68,8 @@ class Writes(Requester):
 
         Raises NotFoundError if no node is selected, or none of them is blocked, InvalidError for an invalid selector.
         """
+        from blocklist.client.results import UnblockSelectedResult
+
         response = self._request("DELETE", _NODES_PATH, params={"selector": selector}, wait=wait)
         names = {node_id: parse_object(body).get("id") for node_id, body in response.object().items()}
         return UnblockSelectedResult(
@@ -123,6 +88,8 @@ class Writes(Requester):
 
     def unblock_node(self, node_id: str, *, wait: int | None = None) -> UnblockResult:
         """As unblock, and return the name under which the node was blocked. An older service returns `node_id`."""
+        from blocklist.client.results import UnblockResult
+
         response = self._request("DELETE", node_path(node_id), wait=wait)
         return UnblockResult(id=response.node_id or node_id, applied=response.applied)
 
@@ -160,6 +127,8 @@ class Writes(Requester):
 
         Raises NotFoundError if the owner has no claim on it.
         """
+        from blocklist.wire.claims import RemovedClaimBody
+
         body = parse_body(RemovedClaimBody, self._request("DELETE", _claim_path(node_id, owner), wait=wait).object())
         return body.node.value() if body.blocked else None
 
@@ -174,7 +143,7 @@ class Writes(Requester):
         """The effect that block_nodes would have. Raises the same errors, but `refused` names a limit."""
         params = {"dryRun": "true"} | _block_params(force, strict=strict)
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge))
-        return parse_body(DryRunBody, response.object())
+        return _dry_run(response)
 
     def dry_run_block_selected(
         self,
@@ -188,11 +157,11 @@ class Writes(Requester):
         """The effect that block_selected would have. Raises the same errors, but `refused` names a limit."""
         params = {"dryRun": "true", "selector": selector} | _block_params(force, strict=strict)
         body = block_body(block.action, block.cause, block.end, allow_merge)
-        return parse_body(DryRunBody, self._request("PUT", _NODES_PATH, params=params, json=body).object())
+        return _dry_run(self._request("PUT", _NODES_PATH, params=params, json=body))
 
     def dry_run_unblock(self, node_id: str) -> DryRunBody:
         """The effect that unblock would have. Raises NotFoundError if the node is not blocked."""
-        return parse_body(DryRunBody, self._request("DELETE", node_path(node_id), params={"dryRun": "true"}).object())
+        return _dry_run(self._request("DELETE", node_path(node_id), params={"dryRun": "true"}))
 
 
 def node_path(node_id: str) -> str:
@@ -202,6 +171,8 @@ def node_path(node_id: str) -> str:
 
 def _claim_path(node_id: str, owner: str) -> str:
     """The path of a claim. Raises InvalidError for an invalid id or owner."""
+    from blocklist.model.claims import check_owner
+
     return f"{node_path(node_id)}/claims/{quote(check_owner(owner), safe='')}"
 
 
@@ -214,7 +185,15 @@ def _block_params(force: str | None, *, strict: bool) -> dict[str, str]:
     return ({} if force is None else {"force": force}) | ({"strict": "true"} if strict else {})
 
 
+def _dry_run(response: ApiResponse) -> DryRunBody:
+    from blocklist.wire.dry_run import DryRunBody
+
+    return parse_body(DryRunBody, response.object())
+
+
 def _block_result(response: ApiResponse) -> BlockNodesResult:
+    from blocklist.client.results import BlockNodesResult
+
     bodies = {node_id: parse_object(body) for node_id, body in response.object().items()}
     unknown = {node_id: body for node_id, body in bodies.items() if body.get("known") is False}
     return BlockNodesResult(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from blocklist.client.client import DEFAULT_URL
+from blocklist.client import DEFAULT_URL
 from blocklist.detection import rule_set
 from blocklist.detection.heuristics import Rules
 from blocklist.model.errors import InvalidError

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from blocklist.client.client import DEFAULT_URL
+from blocklist.client import DEFAULT_URL
 from blocklist.managers.arguments import count, positive_seconds, require_command, require_folder
 from blocklist.managers.exec import ExecManager
 from blocklist.managers.kubernetes.options import add_kubernetes

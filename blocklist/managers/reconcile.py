@@ -20,7 +20,7 @@ from blocklist.model.node_facts import NodeFacts, report_nodes
 from blocklist.model.report import Report
 from blocklist.model.reported_node import ReportedNode, node_ids
 from blocklist.wire.json import dump_json
-from blocklist.wire.listeners import report_fields
+from blocklist.wire.reports import report_fields
 
 log = logging.getLogger("blocklist.managers")
 

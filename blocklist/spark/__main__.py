@@ -7,7 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from blocklist.client.client import DEFAULT_URL, BlocklistClient
+from blocklist.client import DEFAULT_URL
+from blocklist.client.client import BlocklistClient
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.spark.submit_conf import confs, not_label_values, pod_template
 

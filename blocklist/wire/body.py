@@ -113,7 +113,10 @@ def camel(name: str) -> str:
 
 
 class Body:
-    """A body in an answer of the service. Subclasses are dataclasses; see Doc and Rule for their fields."""
+    """A body in an answer of the service. Subclasses are dataclasses; see Doc and Rule for their fields.
+
+    They are not frozen, which would double the time to import them.
+    """
 
     __pydantic_config__: ClassVar[Any] = {"alias_generator": camel}
     """For the API document."""
@@ -144,8 +147,7 @@ class Body:
             elif field.required:
                 raise _InvalidValueError("this field is required", field.alias)
         body = cls(**values)
-        # Frozen: nobody else may set an attribute.
-        object.__setattr__(body, "_received", value)
+        body._received = value
         return body
 
 

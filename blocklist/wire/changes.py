@@ -24,7 +24,7 @@ def _known_type(name: object) -> str:
 ChangeTypeName = Annotated[Literal["blocked", "merged", "narrowed", "unblocked", "expired"], Rule(_known_type, {})]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ChangeBody(Body):
     """A change of the list."""
 
@@ -62,7 +62,7 @@ def _claims(bodies: Sequence[ClaimBody] | None, node_id: str) -> Claims | None:
     return None if bodies is None else tuple(body.value(node_id) for body in bodies)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SnapshotBody(Body):
     """The whole list at a revision."""
 
@@ -75,7 +75,7 @@ class SnapshotBody(Body):
         return Snapshot(revision=self.revision, history=self.history, nodes=nodes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ChangesPage(Body):
     """A page of the change log."""
 

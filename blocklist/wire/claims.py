@@ -7,26 +7,13 @@ from typing import Annotated, Literal
 
 from blocklist.model.claims import Claim
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.repeats import Repeat
 from blocklist.wire.body import Body, Doc, Millis
 from blocklist.wire.json import Json
 from blocklist.wire.nodes import ActionName, CanaryOut, NodeBody, node_fields
+from blocklist.wire.repeats import RepeatBody, repeat_body
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepeatBody(Body):
-    """That an automatic claim lasts longer because its node was blocked before. Durations are in milliseconds."""
-
-    number: Annotated[int, Doc("It is the automatic block of the node with this number in the window.")]
-    window_ms: int
-    usual_ms: Annotated[int, Doc("Duration of a first block.")]
-    duration_ms: Annotated[int, Doc("Duration of this one, from its last renewal.")]
-
-    def value(self) -> Repeat:
-        return Repeat(number=self.number, window=self.window_ms, usual=self.usual_ms, duration=self.duration_ms)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ClaimBody(Body):
     """A claim on a node: what its owner wants, and who made it."""
 
@@ -54,7 +41,7 @@ class ClaimBody(Body):
         return Claim(owner=self.owner, author=self.created_by, block=block, repeat=repeat)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DismissalBody(Body):
     """An automatic owner that was overruled: what it claimed then does not block the node again."""
 
@@ -63,7 +50,7 @@ class DismissalBody(Body):
     dismissed_by: Annotated[str | None, Doc("Who unblocked the node, null if unknown.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeClaims(Body):
     """The claims on a node, in the order in which they were made, and its dismissals of the last 30 days."""
 
@@ -72,21 +59,21 @@ class NodeClaims(Body):
     dismissed: list[DismissalBody]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class OwnedClaim(ClaimBody):
     """A claim in a list of those on several nodes."""
 
     node: Annotated[str, Doc("The id of the node.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class OwnedDismissal(DismissalBody):
     """A dismissal in a list of those on several nodes."""
 
     node: Annotated[str, Doc("The id of the node when it was unblocked.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ClaimsPage(Body):
     """Claims and dismissals on several nodes, by node id; those of a node are on one page."""
 
@@ -97,7 +84,7 @@ class ClaimsPage(Body):
     next: Annotated[str | None, Doc("`after` of the next page; null on the last page.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PutClaimBody(Body):
     """A claim that was put, and the node as all claims together have it."""
 
@@ -105,14 +92,14 @@ class PutClaimBody(Body):
     node: NodeBody
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PutClaimResult(PutClaimBody):
     """One of several claims that were put: 201 created, 200 replaced."""
 
     status: Literal[200, 201]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RemovedClaimBody(Body):
     """The node after a claim was removed: as the others have it or, if there are none, as it was."""
 
@@ -124,16 +111,6 @@ def claim_body(claim: Claim) -> Json:
     """A claim in the change log, the watch, and in lists of claims."""
     repeat = {} if claim.repeat is None else {"repeat": repeat_body(claim.repeat)}
     return {"owner": claim.owner, **node_fields(claim.block), "createdBy": claim.author, **repeat}
-
-
-def repeat_body(repeat: Repeat) -> Json:
-    """Why an automatic claim lasts longer than usual."""
-    return {
-        "number": repeat.number,
-        "windowMs": repeat.window,
-        "usualMs": repeat.usual,
-        "durationMs": repeat.duration,
-    }
 
 
 def dismissal_body(owner: str, at: int, dismissed_by: str | None) -> Json:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from blocklist.model.drift import Drift, DriftReport
 from blocklist.wire.body import Body, Doc, Millis, with_example
 from blocklist.wire.json import Json
+
+if TYPE_CHECKING:
+    from blocklist.model.drift import Drift, DriftReport
 
 DriftKindName = Literal["tasks-running", "tasks-started", "schedulable", "unschedulable"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DriftBody(Body):
     """One difference between the list and what a listener reports."""
 
@@ -36,7 +38,7 @@ class DriftBody(Body):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class UnknownTasksBody(Body):
     """A listener with TaskManagers on an evacuated node whose running tasks it does not report."""
 
@@ -44,7 +46,7 @@ class UnknownTasksBody(Body):
     listener: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DriftListBody(Body):
     """All differences, by node, and where it is unknown whether tasks run."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from blocklist.model.usable_nodes import Shortfall
 from blocklist.wire.body import Body, Doc
 from blocklist.wire.json import Json
 from blocklist.wire.nodes import NodeBody
 
+if TYPE_CHECKING:
+    from blocklist.model.usable_nodes import Shortfall
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class AffectedTaskManager(Body):
     """A TaskManager that is currently on the node."""
 
@@ -20,7 +22,7 @@ class AffectedTaskManager(Body):
     running_tasks: Annotated[int | None, Doc("Null if its listener does not report it.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DryRunNode(Body):
     """The status of the response for one node, the node after the change, and the TaskManagers currently on it."""
 
@@ -37,7 +39,7 @@ class DryRunNode(Body):
     ] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ShortfallBody(Body):
     """A listener that would have fewer usable nodes than its minimum."""
 
@@ -46,7 +48,7 @@ class ShortfallBody(Body):
     minimum: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DryRunBody(Body):
     """The effect that the change would have. Nothing was changed."""
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from blocklist.model.evidence import AssessedEvidence, Evidence, Finding
 from blocklist.wire.body import Body, Doc, Millis, with_example
 from blocklist.wire.json import Json
+
+if TYPE_CHECKING:
+    from blocklist.model.evidence import AssessedEvidence, Evidence, Finding
 
 KindName = Literal["excluded", "slow"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class EvidenceBody(Body):
     """What one application reports about one node, and whether it counts."""
 
@@ -41,7 +43,7 @@ class EvidenceBody(Body):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class EvidenceListBody(Body):
     """All evidence, by node and application."""
 

@@ -9,7 +9,7 @@ from blocklist.wire.body import Body, Doc, Millis
 from blocklist.wire.nodes import NodeBody
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeReporterBody(Body):
     """Who reports a node."""
 
@@ -18,7 +18,7 @@ class NodeReporterBody(Body):
     last_seen: Annotated[Millis | None, Doc("Its last heartbeat (Unix ms); null for the file.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeTaskManagerBody(Body):
     """A TaskManager on a node."""
 
@@ -27,7 +27,7 @@ class NodeTaskManagerBody(Body):
     running_tasks: Annotated[int | None, Doc("Null if its listener does not report it.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeBlockBody(NodeBody):
     """A block of the node, under the id that it was given."""
 
@@ -35,7 +35,7 @@ class NodeBlockBody(NodeBody):
     created_by: Annotated[str | None, Doc("The author of its last change; null if unknown.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class KnownNodeBody(Body):
     """A node that somebody reports."""
 
@@ -59,7 +59,7 @@ class KnownNodeBody(Body):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class KnownNodesPage(Body):
     """A page of nodes in order of their ids."""
 

@@ -1,49 +1,27 @@
-"""The bodies of /listeners: registration, heartbeat with its report, and state."""
+"""The bodies that /listeners answers: leases and states of listeners."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from blocklist.model.listener import Listener
-from blocklist.model.report import Report
-from blocklist.model.reported_node import ReportedNode
-from blocklist.wire.body import Body, Doc, Millis, camel, matching
-from blocklist.wire.evidence import findings_body
+from blocklist.wire.body import Body, Doc, Millis, matching
 from blocklist.wire.json import Json
+
+if TYPE_CHECKING:
+    from blocklist.model.listener import Listener
 
 ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
 
 
-REPORT_FIELDS: Final = {field.name: camel(field.name) for field in fields(Report)}
-"""Names of the fields of a Report: in Python, and in the API."""
-
-
-def report_fields(report: Report) -> Json:
-    """What a report contains, as JSON values under their names in the API."""
-    values = {REPORT_FIELDS[name]: value for name, value in report.given().items()}
-    if report.evidence is not None:
-        values[REPORT_FIELDS["evidence"]] = findings_body(report.evidence)
-    if report.nodes is not None:
-        values[REPORT_FIELDS["nodes"]] = list(map(_node_json, report.nodes))
-    return values
-
-
-def _node_json(node: str | ReportedNode) -> str | Json:
-    if isinstance(node, str):
-        return node
-    parts = {"names": list(node.names), "addresses": list(node.addresses), "labels": dict(node.labels)}
-    return {"id": node.id, **{name: part for name, part in parts.items() if part}}
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SecretBody(Body):
     """The secret that signs pushes; shown only once."""
 
     secret: Annotated[str, matching("^whsec_")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LeaseBody(Body):
     """The response to a heartbeat."""
 
@@ -58,7 +36,7 @@ class LeaseBody(Body):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ListenerBody(Body):
     """A listener, and how far it lags behind."""
 
@@ -78,7 +56,7 @@ class ListenerBody(Body):
     secret: Annotated[str | None, Doc("Only in the response that creates the listener.")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ListenersBody(Body):
     """All listeners, by id."""
 

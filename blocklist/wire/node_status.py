@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from blocklist.wire.body import Body, Doc, Millis
-from blocklist.wire.claims import RepeatBody
 from blocklist.wire.listeners import ListenerRoleName
 from blocklist.wire.nodes import NodeBody
+from blocklist.wire.repeats import RepeatBody
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TaskManagerBody(Body):
     """The node of a TaskManager."""
 
@@ -20,7 +20,7 @@ class TaskManagerBody(Body):
     blocked_node: NodeBody | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TaskManagerOnNode(Body):
     """A TaskManager that is still on the node."""
 
@@ -28,7 +28,7 @@ class TaskManagerOnNode(Body):
     running_tasks: Annotated[int | None, Doc("Null if its listener does not report it.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AppliedBody(Body):
     """Whether one listener has applied the node's last change."""
 
@@ -52,7 +52,7 @@ class AppliedBody(Body):
     ] = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeStatusBody(Body):
     """Which live listeners have applied the last change of a node."""
 

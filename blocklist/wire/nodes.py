@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Annotated, Literal
 
+from blocklist.model.listing import NodeDetails
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.wire.body import Body, Doc, Millis, between, with_example
 from blocklist.wire.json import Json, dump_json
@@ -14,7 +15,7 @@ ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
 CanaryOut = Annotated[bool, Doc("Whether one executor of each Spark application may stay there. Absent if not.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ListedNode(Body):
     """A blocked node in the list, under its id."""
 
@@ -28,8 +29,18 @@ class ListedNode(Body):
     revision: Annotated[int, between(0), Doc("With `details`: revision of its last change; 0 if unknown.")] = 0
     owners: Annotated[list[str] | None, Doc("With `details`: owners of its claims.")] = None
 
+    def value(self, node_id: str) -> NodeDetails:
+        """The node with its details. Raises InvalidError for an invalid one."""
+        return NodeDetails(
+            node=_block(self, node_id),
+            created_by=self.created_by,
+            revision=self.revision or None,
+            task_managers=tuple(self.task_managers),
+            owners=tuple(self.owners or ()),
+        )
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class NodeBody(Body):
     """A blocked node with its id."""
 
@@ -52,18 +63,21 @@ class NodeBody(Body):
 
     def value(self) -> BlockedNode:
         """The node. Raises InvalidError for an invalid one."""
-        action = BlockAction[self.action]
-        return BlockedNode(
-            id=self.id,
-            action=action,
-            start=self.start_timestamp,
-            end=self.end_timestamp,
-            cause=self.cause,
-            canary=self.canary,
-        )
+        return _block(self, self.id)
 
 
-@dataclass(frozen=True, kw_only=True)
+def _block(body: ListedNode | NodeBody, node_id: str) -> BlockedNode:
+    return BlockedNode(
+        id=node_id,
+        action=BlockAction[body.action],
+        start=body.start_timestamp,
+        end=body.end_timestamp,
+        cause=body.cause,
+        canary=body.canary,
+    )
+
+
+@dataclass(kw_only=True)
 class NodeResult(NodeBody):
     """One of several blocked nodes: 201 blocked, 202 merged with its existing block."""
 
@@ -75,7 +89,7 @@ class NodeResult(NodeBody):
     ] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class UnblockedNode(Body):
     """One of several selected nodes: 200 it was unblocked, 404 it was not blocked."""
 

@@ -9,7 +9,7 @@ from blocklist.wire.body import Body, with_example
 from blocklist.wire.nodes import NodeBody
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Problem(Body):
     """An error (RFC 9457). `errors` is what Flink's REST clients read."""
 
@@ -50,21 +50,21 @@ NO_PATH_PROBLEM: Final = "urn:blocklist:problem:no-such-path"
 """The problem type of a 404 for a path that the service does not have. Any other 404 is about a node, for example."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ConflictProblem(Problem):
     """The node is already blocked: `blockedNode` is its existing block."""
 
     blocked_node: NodeBody
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ConflictsProblem(Problem):
     """Some nodes are already blocked: `blockedNodes` are their existing blocks."""
 
     blocked_nodes: dict[str, NodeBody]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CompactedProblem(Problem):
     """The changes are no longer in the log, which starts at revision `oldest`."""
 

@@ -12,7 +12,7 @@ from blocklist.wire.json import Json
 from blocklist.wire.nodes import NodeBody, node_fields
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PushBody(Body):
     """A push: all changes after `fromRevision`; or the whole list, which replaces the listener's.
 

@@ -14,7 +14,7 @@ from blocklist.wire.json import Json
 RoleName = Literal["reader", "listener", "operator", "admin"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _TokenFields(Body):
     """The fields that a token has from the start."""
 
@@ -39,7 +39,7 @@ class _TokenFields(Body):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NewTokenBody(_TokenFields):
     """A token that was just created."""
 
@@ -49,7 +49,7 @@ class NewTokenBody(_TokenFields):
         return NewToken(token=self._token(), text=self.token)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TokenBody(_TokenFields):
     """A token without its secret."""
 
@@ -60,7 +60,7 @@ class TokenBody(_TokenFields):
         return self._token(revoked_at=self.revoked_at, last_used_at=self.last_used_at)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class IdentityBody(Body):
     """The name and the role of the credentials, and what the service recommends to its clients."""
 
@@ -72,7 +72,7 @@ class IdentityBody(Body):
     ] = DEFAULT_DURATION
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TokensBody(Body):
     """All tokens."""
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient, Change, Snapshot
-from blocklist.client.client import Watch
+from blocklist.client.watch import Watch
 from blocklist.model.node import BlockedNode
 from tests.conformance.runner import run
 from tests.conformance.scenario import Node, Notification, Register, Scenario

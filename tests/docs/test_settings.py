@@ -8,7 +8,7 @@ from typing import Final
 from app import settings_docs
 from app.settings import CLIENT_SETTINGS, PREFIX, Settings, read_settings
 from blocklist.cli.environment import DEFAULT_TIMEOUT, SETTINGS
-from blocklist.client.client import DEFAULT_URL
+from blocklist.client import DEFAULT_URL
 from tests.integration.process import ROOT, environment, run_app
 
 PAGE: Final = ROOT / "docs" / "settings.md"

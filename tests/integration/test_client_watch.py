@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from blocklist import BlockAction, BlockedNode, BlocklistClient, Change, InvalidError, Snapshot, UnavailableError
-from blocklist.client.client import Watch
+from blocklist.client.watch import Watch
 from blocklist.model.backoff import Backoff
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.changes import ChangeBody

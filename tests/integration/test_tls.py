@@ -139,6 +139,14 @@ def test_a_client_with_http_instead_of_https_says_so(tls: TlsProcess) -> None:
     assert "If the server uses TLS, its URL begins with https://." in error.value.detail
 
 
+def test_a_client_trusts_the_authorities_of_the_environment(tls: TlsProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BlocklistClient(tls.url) as client, pytest.raises(UnavailableError, match="certificate verify failed"):
+        client.snapshot()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls.cert))
+    with BlocklistClient(tls.url) as client:
+        client.snapshot()
+
+
 def test_a_client_with_https_instead_of_http_says_so(listener_service: ServiceProcess) -> None:
     url = listener_service.url.replace("http:", "https:")
     with BlocklistClient(url) as client, pytest.raises(UnavailableError) as error:

@@ -22,7 +22,7 @@ from blocklist.model.report import Report
 from blocklist.model.reported_node import make_reported_node
 from blocklist.model.selector import check_label_value
 from blocklist.wire.json import dump_json
-from blocklist.wire.listeners import report_fields
+from blocklist.wire.reports import report_fields
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})

@@ -17,7 +17,8 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.node import MAX_CAUSE_LENGTH, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
 from blocklist.wire.changes import ChangeBody, SnapshotBody, change_body, dump_snapshot
 from blocklist.wire.json import dump_json, parse_json
-from blocklist.wire.nodes import NodeBody, dump_list_entry, dump_node, node_body
+from blocklist.wire.node_status import NodeStatusBody
+from blocklist.wire.nodes import ListedNode, NodeBody, dump_list_entry, dump_node, node_body
 
 MILLIS = st.integers(MIN_TIMESTAMP, PERMANENT)
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)
@@ -175,6 +176,28 @@ class TestBlockRequest:
         )
 
 
+LISTED: dict[str, Any] = {
+    "action": "MARK_BLOCKED",
+    "startTimestamp": "1",
+    "endTimestamp": str(PERMANENT),
+    "cause": "disk",
+    "taskManagers": [],
+    "createdBy": None,
+    "revision": 7,
+    "owners": ["anna"],
+}
+CASES = [case for field in LISTED for case in each(field, None, 5, "", ["x"], [5], "9223372036854775808")]
+ALLOWED = [
+    *each("startTimestamp", 5),
+    *each("endTimestamp", 5),
+    *each("cause", "9223372036854775808"),
+    *each("taskManagers", ["x"]),
+    *each("createdBy", None, "", "9223372036854775808"),
+    *each("revision", 5),
+    *each("owners", None, ["x"]),
+]
+
+
 class TestInvalidBodies:
     """A client rejects bodies that no blocklist service sends."""
 
@@ -205,6 +228,22 @@ class TestInvalidBodies:
         node = BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=5, end=6, cause="disk")
         with pytest.raises(InvalidError):
             NodeBody.parse(node_body(node, []) | fields).value()
+
+    @pytest.mark.parametrize(("field", "value"), [case for case in CASES if case not in ALLOWED], ids=str)
+    def test_a_listed_node(self, field: str, value: object) -> None:
+        with pytest.raises(InvalidError):
+            ListedNode.parse(LISTED | {field: value}).value("n1")
+
+    @pytest.mark.parametrize(("field", "value"), ALLOWED, ids=str)
+    def test_a_listed_node_that_is_valid(self, field: str, value: object) -> None:
+        ListedNode.parse(LISTED | {field: value}).value("n1")
+
+    def test_the_place_of_a_fault_is_named(self) -> None:
+        listener = {"id": "app", "role": "JOB_MASTER", "applied": False, "appliedAt": None, "lateMs": None}
+        listener |= {"refused": None, "taskManagers": [{"id": "tm-1", "runningTasks": True}]}
+        status = {"id": "n1", "blocked": True, "revision": 1, "at": "5", "applied": 0, "of": 1, "listeners": [listener]}
+        with pytest.raises(InvalidError, match=r"^listeners\.0\.taskManagers\.0\.runningTasks: give an integer\.$"):
+            NodeStatusBody.parse(status)
 
     @pytest.mark.parametrize(
         "fields",
