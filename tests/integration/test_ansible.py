@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from blocklist.model.roles import Role
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
 from tests.integration.listeners import put
 from tests.integration.process import ROOT, environment, free_port
 from tests.integration.secured import SecuredService
@@ -30,12 +30,13 @@ class Ansible:
         own = {"url": url} | ({"token": token} if token else {})
         self._environment = environment(**own) | {"ANSIBLE_HOME": str(folder / "ansible"), "ANSIBLE_NOCOLOR": "1"}
 
-    def run(self, playbook: str, *arguments: str) -> tuple[dict[str, tuple[int, int]], str]:
-        """Run a playbook for the group: for each host the number of changes and of failures; and the output."""
+    def run(self, playbooks: str, *arguments: str) -> tuple[dict[str, tuple[int, int]], str]:
+        """Run playbooks for the group: for each host the number of changes and of failures; and the output."""
+        paths = [str(FOLDER / playbook) for playbook in playbooks.split()]
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("ansible-playbook")),
-                *("-i", str(self._inventory), str(FOLDER / playbook), "-e", "target=rack_r12", *arguments),
+                *("-i", str(self._inventory), *paths, "-e", "target=rack_r12", *arguments),
             ],
             env=self._environment,
             capture_output=True,
@@ -51,64 +52,61 @@ class Ansible:
 
 
 CHANGED: Final = {"worker-1": (1, 0), "worker-2": (1, 0)}
+CHANGED_TWICE: Final = {"worker-1": (2, 0), "worker-2": (2, 0)}
 UNCHANGED: Final = {"worker-1": (0, 0), "worker-2": (0, 0)}
+FAILED: Final = {"worker-1": (0, 1), "worker-2": (0, 1)}
+BOTH: Final = pytest.mark.parametrize("playbook", ["block.yml", pytest.param("free.yml", marks=pytest.mark.long)])
+"""Each start of Ansible takes seconds."""
 
 
 def blocked(client: httpx.Client) -> dict[str, str]:
     return {name: node["cause"] for name, node in client.get("/blocklist").json().items()}
 
 
-def test_a_group_is_blocked_and_freed_and_a_second_run_changes_nothing(start: Start, tmp_path: Path) -> None:
-    service = start()
+def test_a_group_is_blocked_and_freed_and_a_second_run_changes_nothing(
+    start_in_process: StartInProcess, tmp_path: Path
+) -> None:
+    service = start_in_process()
     ansible = Ansible(tmp_path, service.url)
     with service.client() as client:
         put(client, "w2", cause="disk")
-        assert ansible.run("block.yml")[0] == CHANGED
+        assert ansible.run("block.yml block.yml")[0] == CHANGED
         assert blocked(client) == {"worker-1": "Maintenance", "w2": "disk,Maintenance"}
-        revision = client.get("/blocklist").headers["blocklist-revision"]
-        assert ansible.run("block.yml")[0] == UNCHANGED
-        assert client.get("/blocklist").headers["blocklist-revision"] == revision
+        assert client.get("/blocklist").headers["blocklist-revision"] == "3"
+        assert ansible.run("block.yml free.yml", "--check", "-e", "blocklist_cause='New disks'")[0] == UNCHANGED
+        assert client.get("/blocklist").headers["blocklist-revision"] == "3"
         assert ansible.run("block.yml", "-e", "blocklist_cause='New disks'")[0] == CHANGED
-        assert ansible.run("free.yml")[0] == CHANGED
+        assert blocked(client) == {"worker-1": "New disks", "w2": "disk,New disks"}
+        assert ansible.run("free.yml free.yml")[0] == CHANGED
         assert blocked(client) == {"w2": "disk"}, "what others claim stays"
-        assert ansible.run("free.yml")[0] == UNCHANGED
 
 
-def test_check_mode_changes_nothing(start: Start, tmp_path: Path) -> None:
-    service = start()
-    with service.client() as client:
-        for playbook in ("block.yml", "free.yml"):
-            assert Ansible(tmp_path, service.url).run(playbook, "--check")[0] == UNCHANGED
-        assert blocked(client) == {}
-
-
-def test_a_limit_stops_the_play_and_is_explained(start: Start, tmp_path: Path) -> None:
-    service = start(max_blocked="1")
+def test_a_limit_stops_the_play_and_is_explained(start_in_process: StartInProcess, tmp_path: Path) -> None:
+    service = start_in_process(max_blocked="1")
     hosts, output = Ansible(tmp_path, service.url).run("block.yml")
     assert sum(failed for _, failed in hosts.values()) == 1
     assert "The blocklist service answered 409: " in output
 
 
-def test_a_dead_service_fails_and_is_named(tmp_path: Path) -> None:
+@BOTH
+def test_a_dead_service_fails_and_is_named(tmp_path: Path, playbook: str) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    for playbook in ("block.yml", "free.yml"):
-        hosts, output = Ansible(tmp_path, url).run(playbook)
-        assert hosts == {"worker-1": (0, 1), "worker-2": (0, 1)}
-        assert f"The blocklist service at {url} does not respond: " in output
+    hosts, output = Ansible(tmp_path, url).run(playbook)
+    assert hosts == FAILED
+    assert f"The blocklist service at {url} does not respond: " in output
 
 
 class TestTokens:
-    @pytest.mark.parametrize("playbook", ["block.yml", "free.yml"])
+    @BOTH
     def test_a_wrong_token_fails_and_is_not_shown(self, secured: SecuredService, tmp_path: Path, playbook: str) -> None:
         token = "blocklist_00000000_" + "A" * 43
         hosts, output = Ansible(tmp_path, secured.process.url, token).run(playbook, "-vvv")
-        assert hosts == {"worker-1": (0, 1), "worker-2": (0, 1)}
+        assert hosts == FAILED
         assert "The blocklist service answered 401: " in output
         assert token not in output
 
     def test_an_operator_may_block_and_free(self, secured: SecuredService, tmp_path: Path) -> None:
         token = secured.tokens[Role.OPERATOR]
-        for playbook in ("block.yml", "free.yml"):
-            hosts, output = Ansible(tmp_path, secured.process.url, token).run(playbook, "-vvv")
-            assert hosts == CHANGED
-            assert token not in output
+        hosts, output = Ansible(tmp_path, secured.process.url, token).run("block.yml free.yml", "-vvv")
+        assert hosts == CHANGED_TWICE
+        assert token not in output

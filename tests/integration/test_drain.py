@@ -15,6 +15,8 @@ from blocklist.cli.drain_command import DrainFollower
 from blocklist.cli.drain_display import DrainDisplay
 from blocklist.wire.node_status import NodeStatusBody
 from tests.integration.command import Command, interrupt
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.labels import report_labels
 from tests.integration.listeners import RM, heartbeat, put, register, wait_until_lapsed
 from tests.integration.process import ServiceProcess, wait_until
@@ -23,8 +25,18 @@ DRAIN = ("drain", "n1", "-r", "Kernel", "--timeout")
 
 
 @pytest.fixture
-def drain(binaries: Path, fresh: ServiceProcess) -> Command:
-    return Command(binaries, fresh.url)
+def service(start_in_process: StartInProcess) -> InProcessService:
+    return start_in_process(clock=RunningClock())
+
+
+@pytest.fixture
+def client(service: InProcessService) -> httpx.Client:
+    return service.client()
+
+
+@pytest.fixture
+def drain(binaries: Path, service: InProcessService) -> Command:
+    return Command(binaries, service.url)
 
 
 def revision(client: httpx.Client) -> int:
@@ -45,16 +57,16 @@ def wait_until_evacuated(client: httpx.Client, node: str = "n1") -> None:
     wait_until(evacuated)
 
 
-def test_it_follows_each_job_until_nothing_runs_there(drain: Command, fresh_client: httpx.Client) -> None:
-    register(fresh_client, "etl")
-    report(fresh_client, "etl", 3)
+def test_it_follows_each_job_until_nothing_runs_there(drain: Command, client: httpx.Client) -> None:
+    register(client, "etl")
+    report(client, "etl", 3)
     with drain.running(*DRAIN, "60s") as running:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("n1 blocked until ")
         assert running.stdout.readline() == "n1  etl  has not applied it yet, 3 tasks running\n"
-        report(fresh_client, "etl", 2)
+        report(client, "etl", 2)
         assert running.stdout.readline() == "n1  etl  2 tasks running\n"
-        report(fresh_client, "etl", 0)
+        report(client, "etl", 0)
         assert running.stdout.readline() == "n1  etl  nothing runs\n"
         assert running.stdout.readline() == "n1  drained\n"
         assert running.stdout.readline().startswith("1 node drained in ")
@@ -74,23 +86,23 @@ class Lines(DrainDisplay):
 
 @pytest.mark.parametrize(("grace", "pending"), [(1e9, set()), (0, {"idle", "racks"})])
 def test_a_listener_without_tasks_there_gets_a_line_only_if_it_takes_long(
-    fresh: ServiceProcess, fresh_client: httpx.Client, grace: float, pending: set[str]
+    service: InProcessService, client: httpx.Client, grace: float, pending: set[str]
 ) -> None:
-    register(fresh_client, "racks", role=RM)
+    register(client, "racks", role=RM)
     for job, tasks in (("etl", 2), ("idle", 0)):
-        register(fresh_client, job)
-        report(fresh_client, job, tasks)
-    put(fresh_client, "n1", action="MARK_BLOCKED_AND_EVACUATE_TASKS")
+        register(client, job)
+        report(client, job, tasks)
+    put(client, "n1", action="MARK_BLOCKED_AND_EVACUATE_TASKS")
     display = Lines()
-    with BlocklistClient(fresh.url) as client:
-        follower = DrainFollower(client, ["n1"], {}, display, ignore_lapsed=False, grace=grace)
+    with BlocklistClient(service.url) as own:
+        follower = DrainFollower(own, ["n1"], {}, display, ignore_lapsed=False, grace=grace)
         follower.poll()
         waits = "has not applied it yet"
         assert set(display.lines) == {f"n1  etl  {waits}, 2 tasks running"} | {f"n1  {it}  {waits}" for it in pending}
         display.lines.clear()
         for listener in ("racks", "etl", "idle"):
-            heartbeat(fresh_client, listener, ackedRevision=revision(fresh_client))
-        report(fresh_client, "etl", 0)
+            heartbeat(client, listener, ackedRevision=revision(client))
+        report(client, "etl", 0)
         follower.poll()
     ended = {f"n1  {it}  nothing runs" for it in {"etl"} | pending}
     assert set(display.lines) == ended | {"n1  drained"}
@@ -107,29 +119,27 @@ class SlowClient(BlocklistClient):
         return super().status(node_id)
 
 
-def test_the_timeout_ends_a_drain_in_the_middle_of_a_rack(fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
+def test_the_timeout_ends_a_drain_in_the_middle_of_a_rack(service: InProcessService, client: httpx.Client) -> None:
     rack = [f"n{number}" for number in range(1, 41)]
     for node in rack:
-        put(fresh_client, node, action="MARK_BLOCKED_AND_EVACUATE_TASKS")
+        put(client, node, action="MARK_BLOCKED_AND_EVACUATE_TASKS")
     display = Lines()
-    with SlowClient(fresh.url) as client:
-        client.read = []
-        left = DrainFollower(client, rack, {}, display, ignore_lapsed=False).run(1000)
+    with SlowClient(service.url) as slow:
+        slow.read = []
+        left = DrainFollower(slow, rack, {}, display, ignore_lapsed=False).run(1000)
     assert left == rack
-    assert len(client.read) <= 5
+    assert len(slow.read) <= 5
     assert "  n40  unknown: not read yet" in display.lines
 
 
-def test_a_listener_is_not_said_to_have_ended_when_nobody_knows_the_node(
-    drain: Command, fresh_client: httpx.Client
-) -> None:
-    report_labels(fresh_client)
-    register(fresh_client, "etl")
+def test_a_listener_is_not_said_to_have_ended_when_nobody_knows_the_node(drain: Command, client: httpx.Client) -> None:
+    report_labels(client)
+    register(client, "etl")
     with drain.running("drain", "nowhere", "--timeout", "120s") as running:
         assert running.stdout is not None
         next(line for line in running.stdout if "etl" in line)
         for listener in ("etl", "racks"):
-            heartbeat(fresh_client, listener, ackedRevision=revision(fresh_client), taskManagers={})
+            heartbeat(client, listener, ackedRevision=revision(client), taskManagers={})
         output, _ = running.communicate(timeout=120)
     assert running.returncode == 1
     assert "no listener knows this node" in output
@@ -137,12 +147,12 @@ def test_a_listener_is_not_said_to_have_ended_when_nobody_knows_the_node(
 
 
 def test_a_refusal_is_named_with_its_reason_without_waiting_for_the_timeout(
-    drain: Command, fresh_client: httpx.Client
+    drain: Command, client: httpx.Client
 ) -> None:
-    register(fresh_client, "etl")
+    register(client, "etl")
     with drain.running(*DRAIN, "10m") as running:
-        wait_until_evacuated(fresh_client)
-        report(fresh_client, "etl", 4, refused={"n1": "its last host"})
+        wait_until_evacuated(client)
+        report(client, "etl", 4, refused={"n1": "its last host"})
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert output.splitlines()[-3:] == [
@@ -152,17 +162,17 @@ def test_a_refusal_is_named_with_its_reason_without_waiting_for_the_timeout(
     ]
 
 
-def test_the_other_nodes_are_drained_although_one_job_refuses(drain: Command, fresh_client: httpx.Client) -> None:
+def test_the_other_nodes_are_drained_although_one_job_refuses(drain: Command, client: httpx.Client) -> None:
     for job in ("etl", "app"):
-        register(fresh_client, job)
+        register(client, job)
     with drain.running("drain", "n[1-2]", "--timeout", "10m") as running:
-        wait_until_evacuated(fresh_client, "n2")
+        wait_until_evacuated(client, "n2")
         on: dict[str, Any] = {"taskManagers": {"app:1": "n2"}, "runningTasks": {"app:1": 1}}
-        heartbeat(fresh_client, "app", ackedRevision=revision(fresh_client), **on)
-        report(fresh_client, "etl", 4, refused={"n1": "its last host"})
+        heartbeat(client, "app", ackedRevision=revision(client), **on)
+        report(client, "etl", 4, refused={"n1": "its last host"})
         assert running.stdout is not None
         next(line for line in running.stdout if line == "n2  app  1 task running\n")
-        heartbeat(fresh_client, "app", ackedRevision=revision(fresh_client), runningTasks={"app:1": 0})
+        heartbeat(client, "app", ackedRevision=revision(client), runningTasks={"app:1": 0})
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "n2  drained" in output
@@ -170,17 +180,17 @@ def test_the_other_nodes_are_drained_although_one_job_refuses(drain: Command, fr
 
 
 @pytest.mark.parametrize("case", ["no job", "silent tasks", "no TaskManagers"])
-def test_what_is_unknown_is_not_drained(drain: Command, fresh_client: httpx.Client, case: str) -> None:
-    register(fresh_client, "manager", role=RM)
+def test_what_is_unknown_is_not_drained(drain: Command, client: httpx.Client, case: str) -> None:
+    register(client, "manager", role=RM)
     if case != "no job":
-        register(fresh_client, "etl")
+        register(client, "etl")
     with drain.running(*DRAIN, "3s") as running:
-        wait_until_evacuated(fresh_client)
-        heartbeat(fresh_client, "manager", ackedRevision=revision(fresh_client))
+        wait_until_evacuated(client)
+        heartbeat(client, "manager", ackedRevision=revision(client))
         if case == "silent tasks":
-            report(fresh_client, "etl", None)
+            report(client, "etl", None)
         elif case == "no TaskManagers":
-            heartbeat(fresh_client, "etl", ackedRevision=revision(fresh_client))
+            heartbeat(client, "etl", ackedRevision=revision(client))
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "Timeout after " in output
@@ -188,20 +198,22 @@ def test_what_is_unknown_is_not_drained(drain: Command, fresh_client: httpx.Clie
     assert "n1  drained" not in output
 
 
-def test_a_job_that_stops_reporting_is_not_taken_for_ended(drain: Command, fresh_client: httpx.Client) -> None:
-    register(fresh_client, "lost", leaseSeconds=1)
-    wait_until_lapsed(fresh_client, "lost")
-    register(fresh_client, "etl")
+def test_a_job_that_stops_reporting_is_not_taken_for_ended(
+    drain: Command, service: InProcessService, client: httpx.Client
+) -> None:
+    register(client, "lost", leaseSeconds=1)
+    wait_until_lapsed(client, "lost", until=service.until)
+    register(client, "etl")
     with drain.running(*DRAIN, "3s") as running:
-        wait_until_evacuated(fresh_client)
-        report(fresh_client, "etl", 0)
+        wait_until_evacuated(client)
+        report(client, "etl", 0)
         output, _ = running.communicate(timeout=60)
     assert (running.returncode, output.splitlines()[-2]) == (1, "  n1  lost: unknown: it has stopped reporting")
     assert "n1  drained" in drain.stdout_of(*DRAIN, "60s", "--ignore-lapsed")
 
 
-def test_ctrl_c_leaves_the_block_and_says_so(drain: Command, fresh_client: httpx.Client) -> None:
-    register(fresh_client, "etl")
+def test_ctrl_c_leaves_the_block_and_says_so(drain: Command, client: httpx.Client) -> None:
+    register(client, "etl")
     with drain.running(*DRAIN, "10m") as running:
         assert running.stdout is not None
         next(line for line in running.stdout if "etl" in line)
@@ -209,30 +221,30 @@ def test_ctrl_c_leaves_the_block_and_says_so(drain: Command, fresh_client: httpx
     assert code == 130
     assert "1 node stays blocked" in stderr
     assert "blocklist unblock" in stderr
-    assert "n1" in fresh_client.get("/blocklist").json()
+    assert "n1" in client.get("/blocklist").json()
 
 
-def test_a_node_that_somebody_unblocks_is_not_drained(drain: Command, fresh_client: httpx.Client) -> None:
-    register(fresh_client, "etl")
+def test_a_node_that_somebody_unblocks_is_not_drained(drain: Command, client: httpx.Client) -> None:
+    register(client, "etl")
     with drain.running(*DRAIN, "10m") as running:
-        wait_until_evacuated(fresh_client)
-        fresh_client.delete("/blocklist/nodes/n1")
+        wait_until_evacuated(client)
+        client.delete("/blocklist/nodes/n1")
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert output.splitlines()[-1] == "  n1  no longer blocked; blocklist history shows why"
 
 
-def test_the_other_nodes_are_drained_although_somebody_unblocks_one(drain: Command, fresh_client: httpx.Client) -> None:
-    register(fresh_client, "etl")
-    report(fresh_client, "etl", 1)
+def test_the_other_nodes_are_drained_although_somebody_unblocks_one(drain: Command, client: httpx.Client) -> None:
+    register(client, "etl")
+    report(client, "etl", 1)
     with drain.running("drain", "n[1-2]", "--timeout", "10m") as running:
-        wait_until_evacuated(fresh_client, "n2")
-        fresh_client.delete("/blocklist/nodes/n2")
+        wait_until_evacuated(client, "n2")
+        client.delete("/blocklist/nodes/n2")
         assert running.stdout is not None
         next(line for line in running.stdout if line.startswith("n2  no longer blocked"))
-        report(fresh_client, "etl", 1)
+        report(client, "etl", 1)
         next(line for line in running.stdout if line == "n1  etl  1 task running\n")
-        report(fresh_client, "etl", 0)
+        report(client, "etl", 0)
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "n1  drained" in output
@@ -240,8 +252,9 @@ def test_the_other_nodes_are_drained_although_somebody_unblocks_one(drain: Comma
 
 
 def test_an_outage_of_the_service_is_waited_for(
-    drain: Command, fresh: ServiceProcess, fresh_client: httpx.Client
+    binaries: Path, fresh: ServiceProcess, fresh_client: httpx.Client
 ) -> None:
+    drain = Command(binaries, fresh.url)
     register(fresh_client, "etl")
     drain.env["BLOCKLIST_TIMEOUT"] = "500ms"
     with drain.running(*DRAIN, "60s") as running:
@@ -255,25 +268,25 @@ def test_an_outage_of_the_service_is_waited_for(
     assert (running.returncode, "n1  drained" in output) == (0, True)
 
 
-def test_a_selector_drains_a_rack_and_a_misspelt_label_nothing(drain: Command, fresh_client: httpx.Client) -> None:
-    report_labels(fresh_client)
+def test_a_selector_drains_a_rack_and_a_misspelt_label_nothing(drain: Command, client: httpx.Client) -> None:
+    report_labels(client)
     done = drain.run("drain", "-l", "rak=r1")
     assert (done.returncode, "did you mean rack?" in done.stderr) == (1, True)
     done = drain.run("drain", "-l", "rak!=r1")
     assert (done.returncode, "did you mean rack?" in done.stderr) == (1, True)
-    assert fresh_client.get("/blocklist").json() == {}
+    assert client.get("/blocklist").json() == {}
     output = drain.stdout_of("drain", "-l", "rack=r1", "--dry-run")
     assert [line.split()[0] for line in output.splitlines()] == ["n1.example.com", "n2"]
-    assert fresh_client.get("/blocklist").json() == {}
+    assert client.get("/blocklist").json() == {}
 
 
-def test_on_a_terminal_the_lines_are_the_same_above_a_bar(drain: Command, fresh_client: httpx.Client) -> None:
-    register(fresh_client, "etl")
+def test_on_a_terminal_the_lines_are_the_same_above_a_bar(drain: Command, client: httpx.Client) -> None:
+    register(client, "etl")
     done = threading.Event()
 
     def apply() -> None:
-        wait_until_evacuated(fresh_client)
-        report(fresh_client, "etl", 0)
+        wait_until_evacuated(client)
+        report(client, "etl", 0)
         done.set()
 
     thread = threading.Thread(target=apply)

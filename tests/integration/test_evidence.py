@@ -18,7 +18,7 @@ from blocklist.model.report import Report
 from tests.integration.bodies import all_changes, block, current_list, later, now_ms
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, ON_SQLITE
-from tests.integration.in_process import ManualClock, running_service
+from tests.integration.in_process import InProcessService, ManualClock, running_service
 from tests.integration.listeners import (
     JM,
     RM,
@@ -221,11 +221,12 @@ class TestRemoval:
         listener_client.delete("/listeners/x")
         assert summary(listener_client) == [("b", "y", True)]
 
-    def test_a_lapsed_listener_s_evidence_is_removed(self, listener_client: httpx.Client) -> None:
-        application(listener_client, "x", leaseSeconds=1)
-        report_evidence(listener_client, "x", "a")
-        wait_until_lapsed(listener_client, "x")
-        wait_until(lambda: evidence(listener_client) == [])
+    def test_a_lapsed_listener_s_evidence_is_removed(self, timed: InProcessService) -> None:
+        client = timed.client()
+        application(client, "x", leaseSeconds=1)
+        report_evidence(client, "x", "a")
+        wait_until_lapsed(client, "x", until=timed.until)
+        timed.until(lambda: evidence(client) == [])
 
     def test_a_new_session_has_none(self, listener_client: httpx.Client) -> None:
         application(listener_client, "x")

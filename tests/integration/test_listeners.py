@@ -207,11 +207,12 @@ class TestExpiry:
         assert get_listener(client, "jm")["state"] == "lapsed"
 
     @ON_BOTH
-    def test_the_next_registration_starts_from_a_snapshot(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm", leaseSeconds=1)
-        heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a"))
-        wait_until_lapsed(listener_client, "jm")
-        back = listener_client.put("/listeners/jm", json=registration_body())
+    def test_the_next_registration_starts_from_a_snapshot(self, timed: InProcessService) -> None:
+        client = timed.client()
+        register(client, "jm", leaseSeconds=1)
+        heartbeat(client, "jm", ackedRevision=put(client, "a"))
+        wait_until_lapsed(client, "jm", until=timed.until)
+        back = client.put("/listeners/jm", json=registration_body())
         assert (back.status_code, back.json()["state"], back.json()["ackedRevision"]) == (200, "live", 0)
 
     def test_heartbeats_renew_the_lease(self, timed: InProcessService) -> None:

@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from blocklist import __version__
 from tests.integration.bodies import block, later
-from tests.integration.conftest import Start
-from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService
+from tests.integration.process import ServiceProcess, http_client, wait_until
 from tests.integration.raw_http import exchange, request
 
 
@@ -22,15 +23,17 @@ def value(client: httpx.Client, name: str, **labels: str) -> float:
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
-def test_changes_are_counted_by_kind_and_source(fresh_client: httpx.Client) -> None:
+def test_changes_are_counted_by_kind_and_source(timed: InProcessService) -> None:
+    fresh_client = timed.client()
     fresh_client.put("/blocklist/nodes/a", json=block())
     fresh_client.put("/blocklist/nodes/a", json=block(cause="b", allowMerge=True))
-    fresh_client.put("/blocklist/nodes", json={"b": block(endTimestamp=later(0.5)), "c": block()})
+    fresh_client.put("/blocklist/nodes", json={"b": block(endTimestamp=later(60)), "c": block()})
     fresh_client.delete("/blocklist/nodes/c")
 
     def changes(**labels: str) -> float:
         return value(fresh_client, "blocklist_changes_total", **labels)
 
+    timed.clock.advance(60)
     wait_until(lambda: changes(type="expired", source="time") == 1)
     assert changes(type="blocked", source="request") == 3
     assert changes(type="merged", source="request") == 1
@@ -44,10 +47,10 @@ def test_changes_are_counted_by_kind_and_source(fresh_client: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_requests_are_counted_by_route_on_both_paths(start: Start, fast_path: str) -> None:
-    service = start(fast_path=fast_path)
+def test_requests_are_counted_by_route_on_both_paths(start_in_process: StartInProcess, fast_path: str) -> None:
+    service = start_in_process(fast_path=fast_path)
     node = "/blocklist/nodes/{node_id}"
-    with service.client() as client:
+    with http_client(service.url) as client:
         for n in (1, 2, 2):
             client.put(f"/blocklist/nodes/n{n}", json=block())
         client.put("/blocklist/nodes/bad", content=b"x")
@@ -76,11 +79,13 @@ def test_unknown_methods_are_not_labels(fresh: ServiceProcess) -> None:
     assert "PATCH" not in methods
 
 
-def test_the_lag_of_a_listener_that_does_not_acknowledge_grows(fresh_client: httpx.Client) -> None:
+def test_the_lag_of_a_listener_that_does_not_acknowledge_grows(timed: InProcessService) -> None:
+    fresh_client = timed.client()
     fresh_client.put("/blocklist/nodes/before", json=block())
     wait = {"role": "JOB_MASTER", "sessionId": "s", "leaseSeconds": 3600}
     fresh_client.put("/listeners/jm", json=wait).raise_for_status()
-    wait_until(lambda: value(fresh_client, "blocklist_listener_lag_seconds") >= 0.2)
+    timed.clock.advance(30)
+    assert value(fresh_client, "blocklist_listener_lag_seconds") >= 30
     assert value(fresh_client, "blocklist_listeners", role="JOB_MASTER", state="live") == 1
     assert value(fresh_client, "blocklist_listener_lag_revisions") == 1
     fresh_client.post("/listeners/jm/heartbeat", json={"sessionId": "s", "ackedRevision": 1}).raise_for_status()
@@ -97,8 +102,8 @@ def test_version_resources_and_database_are_shown(client: httpx.Client) -> None:
     assert value(client, "blocklist_log_lines_lost_total") == 0
 
 
-def test_refused_credentials_are_counted_by_reason(start: Start, tmp_path: Path) -> None:
-    service = start(auth="tokens", admin_token_file=str(tmp_path / "admin"))
+def test_refused_credentials_are_counted_by_reason(start_in_process: StartInProcess, tmp_path: Path) -> None:
+    service = start_in_process(auth="tokens", admin_token_file=str(tmp_path / "admin"))
     admin = {"authorization": f"Bearer {(tmp_path / 'admin').read_text().strip()}"}
     with service.client() as client:
         reader = client.post("/tokens", json={"name": "r", "role": "reader"}, headers=admin).json()["token"]
@@ -114,10 +119,11 @@ def test_refused_credentials_are_counted_by_reason(start: Start, tmp_path: Path)
     assert denied == {"missing": 2, "invalid": 1, "forbidden": 1}
 
 
-def test_a_list_that_has_just_changed_is_read_on_the_fast_path(fresh_client: httpx.Client) -> None:
+def test_a_list_that_has_just_changed_is_read_on_the_fast_path(start_in_process: StartInProcess) -> None:
     """Otherwise every change would send all clients that poll to the slow path."""
-    for number in range(3):
-        fresh_client.put(f"/blocklist/nodes/n{number}", json=block())
-        assert len(fresh_client.get("/blocklist").json()) == number + 1
-    assert value(fresh_client, "blocklist_list_reads_total", path="fast") == 3
-    assert value(fresh_client, "blocklist_list_reads_total", path="route") == 0
+    with http_client(start_in_process().url) as client:
+        for number in range(3):
+            client.put(f"/blocklist/nodes/n{number}", json=block())
+            assert len(client.get("/blocklist").json()) == number + 1
+        assert value(client, "blocklist_list_reads_total", path="fast") == 3
+        assert value(client, "blocklist_list_reads_total", path="route") == 0

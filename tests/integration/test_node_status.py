@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.bodies import all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import (
     RM,
     get_listener,
@@ -169,10 +170,12 @@ class TestStatus:
         heartbeat(listener_client, "jm", ackedRevision=revision)
         assert status(listener_client, "a")["applied"] == 1
 
-    def test_an_expired_node_is_not_blocked(self, listener_client: httpx.Client) -> None:
-        revision = put(listener_client, "a", endTimestamp=later(1.2))
-        wait_until(lambda: status(listener_client, "a")["revision"] == revision + 1)
-        assert status(listener_client, "a")["blocked"] is False
+    def test_an_expired_node_is_not_blocked(self, timed: InProcessService) -> None:
+        client = timed.client()
+        revision = put(client, "a", endTimestamp=later())
+        timed.clock.advance(3601)
+        timed.until(lambda: status(client, "a")["revision"] == revision + 1)
+        assert status(client, "a")["blocked"] is False
 
     @pytest.mark.parametrize(("node_id", "code"), [("never-blocked", 404), ("a%20b", 400), ("a" * 254, 400)])
     def test_a_node_without_an_entry_in_the_log(self, listener_client: httpx.Client, node_id: str, code: int) -> None:
@@ -180,13 +183,14 @@ class TestStatus:
         heartbeat(listener_client, "jm", taskManagers={"tm": "never-blocked"})
         problem_of(listener_client.get(f"/blocklist/nodes/{node_id}/status"), code)
 
-    def test_only_live_listeners_count(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        register(listener_client, "sleeper", leaseSeconds=1)
-        revision = put(listener_client, "a")
-        wait_until_lapsed(listener_client, "sleeper")
-        heartbeat(listener_client, "jm", ackedRevision=revision)
-        body = status(listener_client, "a")
+    def test_only_live_listeners_count(self, timed: InProcessService) -> None:
+        client = timed.client()
+        register(client, "jm", leaseSeconds=3600)
+        register(client, "sleeper", leaseSeconds=1)
+        revision = put(client, "a")
+        wait_until_lapsed(client, "sleeper", until=timed.until)
+        heartbeat(client, "jm", ackedRevision=revision)
+        body = status(client, "a")
         assert (body["applied"], body["of"], [it["id"] for it in body["listeners"]]) == (1, 1, ["jm"])
 
     def test_the_reason_of_a_refusal(self, listener_client: httpx.Client) -> None:
@@ -269,12 +273,18 @@ class TestWaiting:
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_after_n_seconds_the_response_names_the_missing_listeners(
-        self, listener_client: httpx.Client, receiver: Receiver, change: Change
+        self, timed: InProcessService, change: Change
     ) -> None:
-        receiver.register(listener_client, "jm")
-        for name in ("silent-2", "silent-1"):
-            register(listener_client, name)
-        answer = change(listener_client, "a", "wait=2")
+        client = timed.client()
+        for name in ("jm", "silent-2", "silent-1"):
+            register(client, name, leaseSeconds=3600)
+        last = 1 if change is put_one else 2
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(change, client, "a", "wait=2")
+            wait_until(lambda: revision_of(client.get("/blocklist")) == last)
+            heartbeat(client, "jm", ackedRevision=last)
+            timed.until(waiting.done)
+        answer = waiting.result()
         assert answer.is_success
         assert answer.headers["preference-applied"] == "wait=2"
         assert answer.headers["blocklist-applied"] == "1/3"
@@ -451,11 +461,12 @@ class TestWaiting:
         problem_of(listener_client.put("/blocklist/nodes/a", json={}, headers=wait), 400)
         problem_of(listener_client.delete("/blocklist/nodes/b", headers=wait), 404)
 
-    def test_at_most_20_listeners_are_named(self, listener_client: httpx.Client) -> None:
+    def test_at_most_20_listeners_are_named(self, timed: InProcessService) -> None:
+        client = timed.client()
         names = sorted(f"silent-{number}" for number in range(25))
         for name in names:
-            register(listener_client, name)
-        answer = put_one(listener_client, "a", "wait=1")
+            register(client, name, leaseSeconds=3600)
+        answer = timed.in_time(lambda: put_one(client, "a", "wait=1"))
         assert answer.headers["blocklist-applied"] == "0/25"
         named = answer.headers["blocklist-not-applied"].split(", ")
         assert len(named) == 20

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.bodies import later
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import (
     get_listener,
     heartbeat,
@@ -190,15 +191,16 @@ class TestConflicts:
         register(listener_client, jm)
         assert listed(listener_client) == {"a": ["tm"]}
 
-    def test_an_expiry_removes_them(self, listener_client: httpx.Client) -> None:
-        put(listener_client, "a")
-        register(listener_client, "jm", leaseSeconds=1)
-        heartbeat(listener_client, "jm", taskManagers={"tm": "a"})
-        etag = listener_client.get("/blocklist").headers["etag"]
-        wait_until(lambda: listed(listener_client) == {"a": []})
-        problem_of(listener_client.get("/taskmanagers/tm"), 404)
-        assert listener_client.get("/blocklist").headers["etag"] != etag
-        wait_until_lapsed(listener_client, "jm")
+    def test_an_expiry_removes_them(self, timed: InProcessService) -> None:
+        client = timed.client()
+        put(client, "a")
+        register(client, "jm", leaseSeconds=1)
+        heartbeat(client, "jm", taskManagers={"tm": "a"})
+        etag = client.get("/blocklist").headers["etag"]
+        timed.until(lambda: listed(client) == {"a": []})
+        problem_of(client.get("/taskmanagers/tm"), 404)
+        assert client.get("/blocklist").headers["etag"] != etag
+        wait_until_lapsed(client, "jm", until=timed.until)
 
     @ON_BOTH
     def test_after_a_restart_a_heartbeat_restores_them(self, start: Start) -> None:
@@ -226,28 +228,29 @@ class TestConflicts:
 class TestOne:
     """GET /taskmanagers/{id}."""
 
-    def test_it_is_blocked_exactly_when_its_node_is(self, listener_client: httpx.Client, jm: str) -> None:
-        heartbeat(listener_client, jm, taskManagers={"tm": "a"})
+    def test_it_is_blocked_exactly_when_its_node_is(self, timed: InProcessService) -> None:
+        client = timed.client()
+        register(client, "jm", leaseSeconds=3600)
+        heartbeat(client, "jm", taskManagers={"tm": "a"})
         free_one = {"nodeId": "a", "blocked": False}
-        assert listener_client.get("/taskmanagers/tm").json() == free_one
-        put(listener_client, "a", endTimestamp=later(1.5))
+        assert client.get("/taskmanagers/tm").json() == free_one
+        put(client, "a", endTimestamp=later(60))
         node = {
-            name: value
-            for name, value in listener_client.get("/blocklist/nodes/a").json().items()
-            if name != "taskManagers"
+            name: value for name, value in client.get("/blocklist/nodes/a").json().items() if name != "taskManagers"
         }
-        answer = listener_client.get("/taskmanagers/tm").json()
+        answer = client.get("/taskmanagers/tm").json()
         assert {**answer, "blockedNode": {name: answer["blockedNode"][name] for name in node}} == {
             "nodeId": "a",
             "blocked": True,
             "blockedNode": node,
         }
-        wait_until(lambda: "a" not in listed(listener_client))
-        assert listener_client.get("/taskmanagers/tm").json() == free_one
-        put(listener_client, "a")
-        assert listener_client.get("/taskmanagers/tm").json()["blocked"] is True
-        unblock(listener_client, "a")
-        assert listener_client.get("/taskmanagers/tm").json() == free_one
+        timed.clock.advance(60)
+        assert listed(client) == {}
+        assert client.get("/taskmanagers/tm").json() == free_one
+        put(client, "a")
+        assert client.get("/taskmanagers/tm").json()["blocked"] is True
+        unblock(client, "a")
+        assert client.get("/taskmanagers/tm").json() == free_one
 
     def test_an_unknown_taskmanager_is_404(self, listener_client: httpx.Client) -> None:
         problem_of(listener_client.get("/taskmanagers/nobody"), 404)

@@ -43,14 +43,21 @@ def assert_all_refused(
         assert_refused(run_app(command, env=env, wrapper=wrapper), file.name, *words)
 
 
+EACH_COMMAND: Final = pytest.mark.parametrize(
+    "command", ["serve", *(pytest.param(other, marks=pytest.mark.long) for other in COMMANDS[1:])]
+)
+"""Without the permissions of root a command cannot be forked, and its start takes a second."""
+
+
 class TestPermissions:
     def test_a_read_only_file(self, file: Path) -> None:
         file.chmod(0o444)
         assert_all_refused(file, "write", commands=("serve", "new-history"), wrapper=UNPRIVILEGED)
 
-    def test_an_unreadable_file(self, file: Path) -> None:
+    @EACH_COMMAND
+    def test_an_unreadable_file(self, file: Path, command: str) -> None:
         file.chmod(0)
-        assert_all_refused(file, wrapper=UNPRIVILEGED)
+        assert_all_refused(file, commands=[command], wrapper=UNPRIVILEGED)
 
     @pytest.mark.parametrize(
         ("suffix", "command", "words"),
@@ -72,13 +79,15 @@ class TestPermissions:
             assert_all_refused(file, words, commands=[command])
             assert (other.read_text() if other.exists() else None) == text
 
-    def test_a_read_only_folder(self, file: Path) -> None:
+    @pytest.mark.parametrize("command", ["serve", pytest.param("new-history", marks=pytest.mark.long)])
+    def test_a_read_only_folder(self, file: Path, command: str) -> None:
         file.parent.chmod(0o555)
-        assert_all_refused(file, "folder", commands=("serve", "new-history"), wrapper=UNPRIVILEGED)
+        assert_all_refused(file, "folder", commands=[command], wrapper=UNPRIVILEGED)
 
-    def test_an_inaccessible_folder(self, file: Path) -> None:
+    @EACH_COMMAND
+    def test_an_inaccessible_folder(self, file: Path, command: str) -> None:
         file.parent.chmod(0)
-        assert_all_refused(file, wrapper=UNPRIVILEGED)
+        assert_all_refused(file, commands=[command], wrapper=UNPRIVILEGED)
         file.parent.chmod(0o755)  # So that pytest can remove it.
 
     def test_a_read_only_file_system(self, tmp_path: Path, migrated: Path) -> None:
