@@ -65,8 +65,8 @@ class KubernetesPlan(ManagerPlan):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Wanted:
-    """What is blocked under the name of one node of Kubernetes."""
+class _Target:
+    """A node of Kubernetes that is to be blocked: the merged block, the ids that mean it, and what marks it."""
 
     block: BlockedNode
     ids: tuple[str, ...]
@@ -83,12 +83,12 @@ def make_plan(
     tainted: Collection[str] = (),
 ) -> KubernetesPlan:
     """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before."""
-    wanted, refused = _wanted(desired, names)
+    targets, refused = _targets(desired, names)
     changes: list[NodeChange] = []
     steps: list[PlanStep] = []
     drifted: dict[str, str] = {}
     for name, node in sorted(nodes.items()):
-        target = wanted.get(name)
+        target = targets.get(name)
         mark = None if target is None else target.mark
         found = assess(node, mark, taint, was_tainted=node.uid in tainted)
         if found.condition is Condition.AS_WANTED:
@@ -116,7 +116,7 @@ def make_plan(
         nodes=nodes,
         history=desired.history,
         changes=tuple(changes),
-        evacuated={name: each.ids for name, each in wanted.items() if evacuates(each.block) and name in nodes},
+        evacuated={name: each.ids for name, each in targets.items() if evacuates(each.block) and name in nodes},
         drifted=drifted,
     )
 
@@ -156,8 +156,8 @@ def _is_refused(found: Assessment, on_drift: DriftPolicy) -> bool:
     )
 
 
-def _wanted(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Wanted], dict[str, str]]:
-    """What each node of Kubernetes is to be, and why some ids mean none."""
+def _targets(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Target], dict[str, str]]:
+    """The nodes to block by name, and for the ids that mean none the reason."""
     ids: defaultdict[str, list[str]] = defaultdict(list)
     refused = {}
     for node_id in sorted(desired.nodes):
@@ -165,13 +165,13 @@ def _wanted(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Wanted]
             refused[node_id] = why
         for name in names.meant_by(node_id):
             ids[name].append(node_id)
-    return {name: _want(desired, name, node_ids) for name, node_ids in ids.items()}, refused
+    return {name: _target(desired, name, node_ids) for name, node_ids in ids.items()}, refused
 
 
-def _want(desired: DesiredState, name: str, ids: Sequence[str]) -> _Wanted:
+def _target(desired: DesiredState, name: str, ids: Sequence[str]) -> _Target:
     block = merged_block(name, (desired.nodes[node_id] for node_id in ids))
     authors = (author_of(desired.claims.get(node_id)) for node_id in ids)
     by = ", ".join(dict.fromkeys(author for author in authors if author)) or None
     cause = block.cause if len(block.cause) <= MAX_CAUSE else block.cause[:MAX_CAUSE] + "…"
     mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by)
-    return _Wanted(block=block, ids=tuple(ids), mark=mark)
+    return _Target(block=block, ids=tuple(ids), mark=mark)
