@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BigInteger, String, Text, bindparam, delete, select
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, FromClause, String, Text, bindparam, delete, func, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.types import TypeEngine
 
 from app.store.queries import current_version
 from app.store.tables import listeners, reports
 
-OF_REGISTRATION: Final = (
-    listeners.c.id == bindparam("listener_id"),
-    listeners.c.session == bindparam("of_session"),
-    listeners.c.since_ms == bindparam("registered_at"),
-    listeners.c.lapsed_ms.is_(None),
-)
-"""Selects a listener if it still has this registration, and its lease has not expired."""
+REGISTRATION: Final[Mapping[str, TypeEngine[Any]]] = {
+    "listener_id": String(),
+    "of_session": String(),
+    "registered_at": BigInteger(),
+}
+_PART: Final[Mapping[str, TypeEngine[Any]]] = {**REGISTRATION, "part": String(), "at": BigInteger(), "text": Text()}
+
+
+def of_registration(given: Callable[[str], Any]) -> tuple[ColumnElement[bool], ...]:
+    """Selects a listener if it still has the given registration, and its lease has not expired."""
+    return (
+        listeners.c.id == given("listener_id"),
+        listeners.c.session == given("of_session"),
+        listeners.c.since_ms == given("registered_at"),
+        listeners.c.lapsed_ms.is_(None),
+    )
+
+
+def given_rows(rows: Sequence[Mapping[str, Any]], types: Mapping[str, TypeEngine[Any]]) -> FromClause:
+    """Rows as a table of one statement, for PostgreSQL.
+
+    For several statements the driver uses a pipeline. A replica that stalls within one holds its locks for as long:
+    `idle_in_transaction_session_timeout` does not end its session.
+    """
+    columns = [bindparam(f"given_{name}", [row[name] for row in rows], ARRAY(types[name])) for name in types]
+    return func.unnest(*columns).table_valued(*types).render_derived(name="given")
 
 
 class ReportPart(NamedTuple):
@@ -46,14 +66,6 @@ def save(connection: Connection, parts: Iterable[ReportPart]) -> None:
     """
     from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - loaded only for PostgreSQL
 
-    part, at, text = bindparam("part", type_=String), bindparam("at", type_=BigInteger), bindparam("text", type_=Text)
-    current = select(listeners.c.id, part, at, text, current_version()).where(*OF_REGISTRATION)
-    put = postgresql.insert(reports).from_select(["listener", "part", "at_ms", "said", "version"], current)
-    statement = put.on_conflict_do_update(
-        index_elements=[reports.c.listener, reports.c.part],
-        set_={name: put.excluded[name] for name in ("at_ms", "said", "version")},
-        where=reports.c.at_ms < put.excluded.at_ms,
-    )
     rows = [
         {
             "listener_id": report.listener,
@@ -65,7 +77,16 @@ def save(connection: Connection, parts: Iterable[ReportPart]) -> None:
         }
         for report in parts
     ]
-    connection.execute(statement, rows)
+    given = given_rows(rows, _PART).c
+    columns = listeners.c.id, given.part, given.at, given.text, current_version()
+    current = select(*columns).where(*of_registration(given.__getitem__))
+    put = postgresql.insert(reports).from_select(["listener", "part", "at_ms", "said", "version"], current)
+    statement = put.on_conflict_do_update(
+        index_elements=[reports.c.listener, reports.c.part],
+        set_={name: put.excluded[name] for name in ("at_ms", "said", "version")},
+        where=reports.c.at_ms < put.excluded.at_ms,
+    )
+    connection.execute(statement)
 
 
 def remove(connection: Connection, listener_ids: Collection[str]) -> None:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    Update,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.engine import Connection
+from sqlalchemy.types import TypeEngine
 
 from app.store import listener_reports, queries
 from app.store.listener_reports import ReportPart
@@ -16,6 +30,12 @@ from app.store.queries import current_version
 from app.store.rows import missing_row, read_row, read_rows, readable_rows
 from app.store.tables import listeners, versions
 from blocklist.model.listener import Listener, ListenerRole
+
+_HEARTBEAT: Final[Mapping[str, TypeEngine[Any]]] = {
+    **listener_reports.REGISTRATION,
+    "new_cursor": BigInteger(),
+    "new_end": BigInteger(),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,13 +165,6 @@ def save_heartbeats(connection: Connection, updated: Iterable[Listener], history
     Cursors are stored only if they belong to the current history.
     """
     same_history = queries.current_history(connection) == history
-    columns = listeners.c
-    cursor: Any = bindparam("new_cursor")
-    end: Any = bindparam("new_end")
-    acked = case((or_(columns.acked.is_(None), columns.acked < cursor), cursor), else_=columns.acked)
-    lease_end = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
-    advanced = {"acked": acked, "lease_end_ms": lease_end, "version": current_version()}
-    statement = update(listeners).where(*listener_reports.OF_REGISTRATION).values(advanced)
     rows = [
         {
             "listener_id": listener.id,
@@ -162,7 +175,18 @@ def save_heartbeats(connection: Connection, updated: Iterable[Listener], history
         }
         for listener in updated
     ]
-    connection.execute(statement, rows)
+    if connection.dialect.name == "postgresql":
+        connection.execute(_advance(listener_reports.given_rows(rows, _HEARTBEAT).c.__getitem__))
+    else:
+        connection.execute(_advance(bindparam), rows)
+
+
+def _advance(given: Callable[[str], Any]) -> Update:
+    columns, cursor, end = listeners.c, given("new_cursor"), given("new_end")
+    acked = case((or_(columns.acked.is_(None), columns.acked < cursor), cursor), else_=columns.acked)
+    lease_end = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
+    advanced = {"acked": acked, "lease_end_ms": lease_end, "version": current_version()}
+    return update(listeners).where(*listener_reports.of_registration(given)).values(advanced)
 
 
 def save_expired(connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
