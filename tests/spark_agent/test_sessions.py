@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from blocklist.model.errors import InvalidError, NotFoundError
+from blocklist.model.errors import InvalidError, NotFoundError, UnavailableError
 from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
 from tests.http_server import Handler, serving
 from tests.integration.process import wait_until
@@ -22,7 +22,7 @@ TIMEOUT: Final = 120.0
 class SessionRules:
     """The listener `app` of a service, by the rules of the service. `requests` are the methods and the statuses.
 
-    A report with more than `max_refusals` is rejected.
+    A report with more than `max_refusals` is rejected, and so are the next `failing_deletes` deregistrations.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,7 @@ class SessionRules:
         self.listener: Listener | None = None
         self.refused: dict[str, str] = {}
         self.max_refusals = 10_000
+        self.failing_deletes = 0
         self.requests: queue.Queue[tuple[str, int]] = queue.Queue()
 
     @property
@@ -51,6 +52,12 @@ class SessionRules:
         self.listener = heartbeat(self.listener, body["sessionId"], body.get("ackedRevision"), now=0, revision=7)
         self.refused = refused
 
+    def deregister(self) -> None:
+        if self.failing_deletes:
+            self.failing_deletes -= 1
+            raise UnavailableError("try again")
+        self.listener = None
+
     def wait_for(self, method: str, status: int) -> list[tuple[str, int]]:
         """Return the requests up to the next one with this response."""
         seen = [self.requests.get(timeout=TIMEOUT)]
@@ -71,7 +78,7 @@ def service() -> Iterator[SessionRules]:
             self._answer(started.heartbeat)
 
         def do_DELETE(self) -> None:
-            self._answer(lambda _: None)
+            self._answer(lambda _: started.deregister())
 
         def _answer(self, act: Callable[[dict[str, Any]], None]) -> None:
             status = 200
@@ -83,6 +90,8 @@ def service() -> Iterator[SessionRules]:
                 status = 404
             except InvalidError:
                 status = 413
+            except UnavailableError:
+                status = 503
             self.reply(status, b"{}")
             started.requests.put((self.command, status))
 
@@ -172,3 +181,13 @@ def test_refusals_that_the_service_rejects_do_not_count_as_applied(
     service.wait_for("POST", 413)
     assert service.wait_for("POST", 200)[-1] == ("POST", 200)
     assert service.acked is None
+
+
+def test_an_application_whose_deregistration_fails_tries_again(
+    service: SessionRules, reports: subprocess.Popen[bytes]
+) -> None:
+    service.wait_for("POST", 200)
+    service.failing_deletes = 2
+    wake(reports, "end")
+    assert [service.wait_for("DELETE", status)[-1] for status in (503, 503, 200)]
+    assert service.listener is None

@@ -29,6 +29,7 @@ final class ReportLoop extends Loop {
   private static final long NODES_INTERVAL = 300000;
   private static final long TICK = 1000;
   private static final long LEAVE_MILLIS = 2000;
+  private static final int DEREGISTRATIONS = 3;
   private static final int MAX_CHARS = 65536;
   private static final String NODES = "nodes";
   private static final String REFUSED = "refused";
@@ -208,14 +209,30 @@ final class ReportLoop extends Loop {
     registered = false;
     try {
       if (known) deregister();
-    } catch (Exception e) {
-      LOG.warn("The agent could not deregister; if the service knows this application, it will list it as lapsed: {}", e.getMessage());
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
     } finally {
       agent.onDeregistered();
     }
   }
 
-  private void deregister() throws IOException {
+  /** Tried several times: a service that never hears of the end lists this application as lapsed. */
+  private void deregister() throws InterruptedException {
+    for (int attempt = 1;; attempt++) {
+      try {
+        sendDelete();
+        return;
+      } catch (Exception e) {
+        if (attempt == DEREGISTRATIONS) {
+          LOG.warn("The agent could not deregister; if the service knows this application, it will list it as lapsed: {}", e.getMessage());
+          return;
+        }
+        Thread.sleep(TICK);
+      }
+    }
+  }
+
+  private void sendDelete() throws IOException {
     Response response = client.send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
     // 404: the service has lost it. 409: it is another session's.
     if (response.status / 100 != 2 && response.status != 404 && response.status != 409) throw new HttpException("DELETE " + path, response);
