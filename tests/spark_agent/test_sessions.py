@@ -10,11 +10,17 @@ from typing import Any, Final
 
 import pytest
 
-from blocklist.model.errors import InvalidError, NotFoundError, UnavailableError
+from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
 from tests.http_server import Handler, serving
 from tests.integration.process import wait_until
 
+STATUSES: Final[dict[type[BlocklistError], int]] = {
+    FencedError: 409,
+    NotFoundError: 404,
+    InvalidError: 413,
+    UnavailableError: 503,
+}
 TIMEOUT: Final = 120.0
 """Seconds."""
 
@@ -84,14 +90,8 @@ def service() -> Iterator[SessionRules]:
             status = 200
             try:
                 act(json.loads(self.body() or b"{}"))
-            except FencedError:
-                status = 409
-            except NotFoundError:
-                status = 404
-            except InvalidError:
-                status = 413
-            except UnavailableError:
-                status = 503
+            except BlocklistError as error:
+                status = STATUSES[type(error)]
             self.reply(status, b"{}")
             started.requests.put((self.command, status))
 
