@@ -425,7 +425,18 @@ class TestReading:
 
     @pytest.mark.parametrize(
         ("value", "count"),
-        [(3, 3), (0, 0), (-1, 0), ("3", 0), (None, 0), (1.5, 0), (True, 0), (2**53 + 1, 0), (10**400, 0)],
+        [
+            (1, 1),
+            (2**53, 2**53),
+            (0, 0),
+            (-1, 0),
+            ("3", 0),
+            (None, 0),
+            (1.5, 0),
+            (True, 0),
+            (2**53 + 1, 0),
+            (10**400, 0),
+        ],
     )
     def test_the_number_of_omitted_alerts(self, value: object, count: int) -> None:
         assert AlertmanagerPost(alerts=[], truncatedAlerts=value).truncated == count
