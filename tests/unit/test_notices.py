@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +16,8 @@ from app.notices import grouping, text
 from app.notices import target as target_module
 from app.notices.event import Event, NoticeKind, Subject
 from app.notices.grouping import MAX_GROUPS_OF_KIND, MAX_NAMED, LeftOut, Notice, NoticeGroups
+from app.notices.notifier import Notifier
+from app.notices.observer import ListenerObserver
 from app.notices.target import MAX_QUEUED, Result, Target
 from app.notices.tracked_nodes import TrackedNodes
 from blocklist.model.changes import Change, ChangeType
@@ -146,6 +148,16 @@ class TestChanges:
         assert nodes.apply([change(7, ChangeType.MERGED, evacuate=True)]) == []
         assert nodes.evacuating() == []
         assert len(nodes.apply([change(8, ChangeType.EXPIRED)])) == 1
+
+    def test_once_the_list_was_read_again_it_is_unknown_what_changed_meanwhile(self) -> None:
+        nodes = TrackedNodes()
+        nodes.apply([change(1, ChangeType.BLOCKED)])
+        observer, left_out = cast("ListenerObserver", None), list[int]()
+        notifier = Notifier(
+            [], NoticeGroups(), nodes, observer, replicated=False, is_first=lambda: True, on_left_out=left_out.append
+        )
+        notifier.reset()
+        assert nodes.get("n1") is None
 
 
 class TestText:
