@@ -42,7 +42,7 @@ def run() -> list[Row]:
             CURL: (CURL, "--silent", f"{server.url}/blocklist?details=true"),
         }
         blocking = {
-            OURS: (*COMMAND, "block", "node-1", "-r", "disk", "--dry-run", "--merge"),
+            OURS: (*COMMAND, "block", "free", "-r", "disk", "--dry-run"),
             KUBECTL: (KUBECTL, "version", "--client"),
             AMTOOL: (AMTOOL, "--version"),
         }

@@ -11,6 +11,7 @@ from app.api.authentication import end_with_credential
 from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
 from app.api.parameters import Limit, MinRevision, Revision, Timestamp
+from app.api.problem_bodies import CompactedProblem
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.service import service_of
@@ -25,7 +26,6 @@ from blocklist.model.node import check_node_id, check_text
 from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN
 from blocklist.wire.changes import ChangesPage, change_body
 from blocklist.wire.json import dump_json
-from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER])
 

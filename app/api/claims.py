@@ -23,6 +23,7 @@ from app.api.dry_run import (
 from app.api.node_status import AMBIGUOUS, Wait, response_when_applied
 from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp
 from app.api.past import list_at
+from app.api.problem_bodies import CompactedProblem
 from app.api.problems import problem_responses
 from app.api.request_body import (
     EMPTY_BODY,
@@ -57,7 +58,6 @@ from blocklist.wire.claims import (
 )
 from blocklist.wire.dry_run import DryRunBody
 from blocklist.wire.json import Json, dump_json, parse_json
-from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER])
 

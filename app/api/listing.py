@@ -15,6 +15,7 @@ from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
 from app.api.parameters import MinRevision, Timestamp
 from app.api.past import list_at
+from app.api.problem_bodies import CompactedProblem
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header
 from app.api.selection import ReadSelector, selected_by, warnings_of
@@ -26,7 +27,6 @@ from app.service import Service, service_of
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.node import BlockedNode
 from blocklist.wire.nodes import ListedNode
-from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER])
 

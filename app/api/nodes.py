@@ -20,6 +20,7 @@ from app.api.dry_run import (
 )
 from app.api.node_status import AMBIGUOUS, Wait, response_when_applied, wait_until_applied
 from app.api.parameters import AllowedParameters, MinRevision, NodeId
+from app.api.problem_bodies import ConflictProblem, ConflictsProblem, Problem
 from app.api.problems import problem_responses
 from app.api.request_body import (
     EMPTY_BODY,
@@ -52,7 +53,6 @@ from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.dry_run import DryRunBody
 from blocklist.wire.json import parse_json
 from blocklist.wire.nodes import NodeBody, NodeResult, UnblockedNode
-from blocklist.wire.problems import ConflictProblem, ConflictsProblem, Problem
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 

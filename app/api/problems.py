@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
+from app.api.problem_bodies import Problem
 from app.api.request_body import TooLargeError
 from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
@@ -45,7 +46,6 @@ from blocklist.wire.problems import (
     LIMIT_PROBLEM,
     NO_PATH_PROBLEM,
     UNKNOWN_NODE_PROBLEM,
-    Problem,
 )
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {

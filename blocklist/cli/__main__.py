@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from blocklist.cli import standard_streams
@@ -10,6 +11,15 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
+    """As run_command, in a process that ends with it."""
+    try:
+        return run_command()
+    finally:
+        # What was imported is no garbage: to look through it while the process ends takes as long as a request.
+        gc.freeze()
+
+
+def run_command() -> int:
     """Run the command and return its exit code."""
     standard_streams.reopen_closed()
     # Importing takes longer than most commands: Ctrl-C may interrupt it.

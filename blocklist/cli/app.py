@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 import blocklist
-from blocklist.cli import completion, environment, messages, output
+from blocklist.cli import completion, environment, output
 from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
@@ -118,6 +118,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _report_error(error: BlocklistError) -> int:
+    from blocklist.cli import messages  # noqa: PLC0415 - only with an error
+
     output.print_stderr(*messages.error_lines(error))
     if isinstance(error, ConflictError) and error.blocked:
         output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -17,12 +17,18 @@ from blocklist.client.transport import unreachable_message
 from blocklist.model.durations import format_duration
 from blocklist.model.errors import UnavailableError
 
+if TYPE_CHECKING:
+    from blocklist.wire.tokens import IdentityBody
+
 
 class LimitedClient(BlocklistClient):
     """A client whose requests take at most twice its timeout, from connecting to the end of the response.
 
-    Not once: a server that cannot be reached, or says nothing, is reported as such.
+    Twice the timeout, so that the client's own error comes first. Who it is, and what the service recommends to it, is
+    asked once.
     """
+
+    _known: IdentityBody | None = None
 
     def _request(self, method: str, path: str, *, wait: int | None = None, **options: Any) -> ApiResponse:
         try:
@@ -31,6 +37,10 @@ class LimitedClient(BlocklistClient):
         except httpx.ReadTimeout as error:
             # It came when the client had just finished.
             raise UnavailableError(unreachable_message(self.url, error)) from error
+
+    def _identity(self) -> IdentityBody:
+        self._known = self._known or super()._identity()
+        return self._known
 
 
 @contextmanager

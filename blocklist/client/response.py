@@ -25,6 +25,7 @@ from blocklist.model.errors import (
     UnavailableError,
     UnknownNodeError,
 )
+from blocklist.wire import problems
 from blocklist.wire.body import Body
 from blocklist.wire.json import Json
 from blocklist.wire.nodes import NodeBody
@@ -138,11 +139,7 @@ def error_from(response: httpx.Response) -> BlocklistError:
 
 def is_about_path(response: httpx.Response) -> bool:
     """Whether the response is the service's error for a path that it does not have."""
-    if response.status_code != HTTPStatus.NOT_FOUND:
-        return False
-    from blocklist.wire.problems import NO_PATH_PROBLEM
-
-    return _problem(response).get("type") == NO_PATH_PROBLEM
+    return response.status_code == HTTPStatus.NOT_FOUND and _problem(response).get("type") == problems.NO_PATH_PROBLEM
 
 
 def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
@@ -167,8 +164,6 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
 
 
 def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> BlocklistError:
-    from blocklist.wire import problems
-
     match problem.get("type"):
         case problems.LIMIT_PROBLEM:
             return LimitError(detail, lines)

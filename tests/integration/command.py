@@ -95,7 +95,7 @@ _running: Final = threading.Lock()
 
 
 def run(
-    *arguments: str, env: Mapping[str, str], stdin: str = "", main: Callable[[], int] = program.main
+    *arguments: str, env: Mapping[str, str], stdin: str = "", main: Callable[[], int] = program.run_command
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in this process, with exactly these variables, as if it had pipes for standard streams."""
     streams = sys.argv, sys.stdin, sys.stdout, sys.stderr
