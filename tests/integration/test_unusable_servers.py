@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
     """An empty database."""
     yield postgres.create(tmp_path.name)
     postgres.drop(tmp_path.name)
+
+
+def create_version_table(postgres: PostgresServer, database: str) -> None:
+    """As a migration does before it creates the first table."""
+    postgres.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)", database)
+    postgres.execute(f"ALTER TABLE alembic_version OWNER TO {USER}", database)
 
 
 def refusal_message(url: str) -> str:
@@ -115,8 +122,7 @@ class TestContent:
     def test_a_migration_interrupted_before_the_first_table(
         self, postgres: PostgresServer, url: str, tmp_path: Path
     ) -> None:
-        postgres.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)", tmp_path.name)
-        postgres.execute(f"ALTER TABLE alembic_version OWNER TO {USER}", tmp_path.name)
+        create_version_table(postgres, tmp_path.name)
         migrate(url)
         check_schema(url)
 
@@ -155,6 +161,27 @@ class TestMigrating:
             assert schema_revision(url) is None
             first.execute("SELECT pg_advisory_unlock(%s)", (MIGRATION_LOCK,))
             assert [other.wait(60) for other in others] == [0, 0]
+        check_schema(url)
+
+    def test_it_gives_up_a_lock_that_it_does_not_get_and_tries_again(
+        self, postgres: PostgresServer, url: str, tmp_path: Path
+    ) -> None:
+        """Other transactions would queue behind it."""
+        create_version_table(postgres, tmp_path.name)
+
+        def is_waiting() -> bool:
+            waiting = f"datname = '{tmp_path.name}' AND wait_event = 'relation'"
+            return postgres.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}") == [(1,)]
+
+        with ThreadPoolExecutor(1) as pool:
+            with psycopg.connect(url) as other:
+                other.execute("LOCK TABLE alembic_version IN SHARE MODE")
+                migrating = pool.submit(migrate, url)
+                wait_until(is_waiting)
+                wait_until(lambda: not is_waiting())
+                wait_until(is_waiting)
+                assert not migrating.done()
+            migrating.result()
         check_schema(url)
 
     def test_a_current_schema_needs_no_lock(self, url: str) -> None:
