@@ -14,7 +14,7 @@ from app.auth.authenticator import Authenticator, JwtVerifier
 from app.net.addresses import is_loopback
 from app.net.service_account_roles import ServiceAccountRoles
 from app.settings import Settings, SettingsError
-from app.store.store import has_valid_token
+from app.store.database import has_valid_token
 from app.store.tokens import TokenStore
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from app import settings_docs
 from app.http.tls import tls_context
 from app.logs import setup
 from app.settings import Settings, SettingsError, read_settings
+from app.store.database import renew_history
 from app.store.migration import migrate
 from app.store.schema_check import SchemaError, check_schema
-from app.store.store import renew_history
 
 
 def new_history(settings: Settings) -> int:

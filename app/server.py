@@ -29,8 +29,8 @@ from app.http.tls import tls_context, tls_loop
 from app.main import create_app, unix_millis
 from app.service import Service
 from app.settings import Settings, SettingsError
+from app.store.database import check_not_in_use
 from app.store.schema_check import SchemaError, check_schema
-from app.store.store import check_not_in_use
 from app.store.urls import is_postgresql, redacted, sqlite_path
 from blocklist.model.errors import UnavailableError
 

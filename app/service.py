@@ -63,9 +63,9 @@ from app.push.batches import BatchCache
 from app.push.pusher import Pusher
 from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.settings import Settings
-from app.store.database import Topic
-from app.store.queries import LoadedState
-from app.store.store import Store, make_store
+from app.store.database import make_store
+from app.store.queries import LoadedState, Topic
+from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from app.watch.stream_quota import StreamQuota
 from blocklist.model.automatic_blocks import AutomaticBlocks
@@ -103,7 +103,7 @@ class Service:
         store.use_aliases(aliases)
         tracker = BlocklistTracker(loaded.snapshot, aliases)
         table = TableView(tracker, clock, self.inventory.identifiers, lambda: self.inventory.has_staged)
-        self.view = ListView(tracker, clock, store.outdated_seconds, table)
+        self.view = ListView(tracker, clock, store.breaker.outdated_seconds, table)
         self.feed = ChangeFeed(store, self.view)
         self.last_changes = LastChanges(loaded.last_changes)
         self.dismissals = Dismissals(clock, loaded.dismissals, aliases)

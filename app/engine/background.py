@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from app.engine.handler import BlocklistHandler
 from app.logs.isolation import isolated
+from app.store.store import Store
 from blocklist.model.changes import Author, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
@@ -52,38 +53,20 @@ async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
         await asyncio.sleep(1)
 
 
-class ProbedDatabase(Protocol):
-    """A database that may be unavailable."""
-
-    def outage_seconds(self) -> int | None: ...
-
-    def outdated_seconds(self) -> int | None: ...
-
-    def record_up_to_date(self, read_at: float) -> None: ...
-
-    async def probe(self) -> None: ...
-
-
-async def probe_database(store: ProbedDatabase, read_again: Callable[[], Awaitable[None]]) -> None:
+async def probe_database(store: Store, read_again: Callable[[], Awaitable[None]]) -> None:
     """Probe the database during an outage, and then read everything again, until that succeeds; never returns.
 
     Until then reads have an Age header: other replicas may have written while this one could not read.
     """
     while True:
         await asyncio.sleep(PROBE_SECONDS)
-        if store.outdated_seconds() is not None:
+        if store.breaker.outdated_seconds() is not None:
             with isolated("recovery of the database"), suppress(UnavailableError):
-                if store.outage_seconds() is not None:
+                if store.breaker.open_seconds() is not None:
                     await store.probe()
                 read_at = monotonic()
                 await read_again()
-                store.record_up_to_date(read_at)
-
-
-class CompactableChangeLog(Protocol):
-    """The change log, as far as the compactor needs it."""
-
-    async def compact(self, *, keep_from: int, older_than: int, always_keep_from: int, limit: int) -> int: ...
+                store.breaker.record_up_to_date(read_at)
 
 
 class Compactor:
@@ -92,7 +75,7 @@ class Compactor:
     def __init__(
         self,
         tracker: BlocklistTracker,
-        store: CompactableChangeLog,
+        store: Store,
         clock: Callable[[], int],
         *,
         max_changes: int,

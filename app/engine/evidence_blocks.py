@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from app.engine.dismissals import Dismissals
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
+from app.store.store import Store
 from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.claims import claim_of
@@ -40,12 +41,6 @@ RESTART_GRACE_MS: Final = 30_000
 RETRY_MS: Final = 10_000
 """Interval at which a block that a limit refused is retried while the evidence is valid."""
 _AUTHOR: Final = Author(EVIDENCE_OWNER, Source.EVIDENCE)
-
-
-class ReadableChangeLog(Protocol):
-    """The change log, for reading."""
-
-    async def changes(self, since: int) -> list[Change]: ...
 
 
 class EvidenceBlocker:
@@ -78,11 +73,11 @@ class EvidenceBlocker:
         self._next_prune = 0
         self._next_try: dict[str, int] = {}
 
-    async def load(self, change_log: ReadableChangeLog) -> None:
+    async def load(self, store: Store) -> None:
         """Ignore evidence about nodes that were unblocked manually before a restart: it may be older than that."""
         now = self._clock()
         # Not only the last change of each node: it may have been blocked again since, for another reason.
-        changes = await change_log.changes(max(0, self._tracker.revision - RELOADED_CHANGES))
+        changes = await store.changes(max(0, self._tracker.revision - RELOADED_CHANGES))
         unblocked = [(change.node.id, change.at) for change in changes if _is_manual_unblock(change)]
         # Those that dismissed claims may be further back in the log.
         unblocked += [

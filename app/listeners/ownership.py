@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
+
+from app.store.listeners import ListenerStore
 
 LEASE_SECONDS: Final = 5.0
 """A replica that has not renewed its lease for this long is gone."""
 MARGIN_SECONDS: Final = 1.0
 RENEW_SECONDS: Final = 1.0
-
-
-class ReplicaStore(Protocol):
-    """The replicas in the database. See app.store.listener_store."""
-
-    async def live_replicas(self) -> set[str]: ...
-    async def renew_replica_lease(self, seconds: float) -> set[str]: ...
-    async def claim_listeners(self, orphans: Collection[str]) -> None: ...
-    async def remove_replica(self) -> None: ...
 
 
 class PushOwnership:
@@ -32,7 +25,7 @@ class PushOwnership:
     `shared` is whether there may be other replicas, `others` are those that were live at the last renewal.
     """
 
-    def __init__(self, database: ReplicaStore, replica_id: str, *, shared: bool) -> None:
+    def __init__(self, database: ListenerStore, replica_id: str, *, shared: bool) -> None:
         self.id = replica_id
         self.shared = shared
         self.others: set[str] = set()

@@ -6,15 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
 from app.logs.isolation import isolated
-from app.store.listener_reports import ReportPart
-from app.store.listeners import ListenerUpdates, StoredListener
+from app.store.listeners import ListenerStore, ReportPart, StoredListener
 from blocklist.model.errors import InvalidError
 from blocklist.model.tracker import BlocklistTracker
 
@@ -24,13 +23,6 @@ RECENT_SECONDS: Final = 0.5
 """What was read from the database within this time is used without asking again, whatever notifications say."""
 MAX_GAP_SECONDS: Final = 2.0
 """A longer time between two reads is an outage, of the database or of this replica."""
-
-
-class ListenerUpdateSource(Protocol):
-    """The listeners in the database. See app.store.listener_store."""
-
-    async def updates_since(self, since: int) -> ListenerUpdates: ...
-    async def ids(self) -> set[str]: ...
 
 
 class ListenerReader:
@@ -43,7 +35,7 @@ class ListenerReader:
 
     def __init__(
         self,
-        database: ListenerUpdateSource,
+        database: ListenerStore,
         directory: ListenerDirectory,
         tracker: BlocklistTracker,
         *,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from app.engine.list_view import ListView
 from app.listeners.directory import ListenerDirectory
@@ -16,7 +16,8 @@ from app.listeners.ownership import PushOwnership
 from app.listeners.quota import ListenerQuota, TooManyListenersError
 from app.listeners.reader import ListenerReader
 from app.store.error_translation import LockedError
-from app.store.listeners import Secret, StoredListener
+from app.store.listeners import ListenerStore, Secret, StoredListener
+from app.watch.change_feed import ChangeFeed
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.listener import FencedError, Listener, Registration, heartbeat, register
 from blocklist.model.report import Report
@@ -29,19 +30,6 @@ CATCH_UP_SECONDS: Final = 2.0
 Change = Callable[[StoredListener | None], StoredListener]
 
 
-class RegistrationStore(Protocol):
-    """The registrations in the database. See app.store.listener_store."""
-
-    async def update(self, listener_id: str, change: Change, history: str) -> StoredListener: ...
-    async def remove(self, ids: Collection[str], *, session: str | None = None) -> set[str]: ...
-
-
-class IssuedRevisions(Protocol):
-    """The revisions that exist, at whatever replica. See app.watch.change_feed."""
-
-    async def was_never_issued(self, revision: int) -> bool: ...
-
-
 class ListenerRegistry:
     """Registrations are committed before the response; heartbeats are saved up to half a second later.
 
@@ -50,13 +38,13 @@ class ListenerRegistry:
 
     def __init__(
         self,
-        database: RegistrationStore,
+        database: ListenerStore,
         ownership: PushOwnership,
         directory: ListenerDirectory,
         reader: ListenerReader,
         heartbeats: HeartbeatRecorder,
         view: ListView,
-        issued_revisions: IssuedRevisions,
+        feed: ChangeFeed,
         quota: ListenerQuota,
         clock: Callable[[], int],
     ) -> None:
@@ -66,7 +54,7 @@ class ListenerRegistry:
         self._reader = reader
         self._heartbeats = heartbeats
         self._view = view
-        self._issued_revisions = issued_revisions
+        self._feed = feed
         self._quota = quota
         self._clock = clock
 
@@ -216,7 +204,7 @@ class ListenerRegistry:
         """Wait for a revision of another replica. Raises UnavailableError if it exists, or may exist, but not here."""
         if await self._view.wait_for_revision(revision, CATCH_UP_SECONDS):
             return
-        if not self._view.is_current or not await self._issued_revisions.was_never_issued(revision):
+        if not self._view.is_current or not await self._feed.was_never_issued(revision):
             raise UnavailableError(f"This replica has not reached revision {revision} yet; try again.", retry_after=1)
 
     async def _read_registrations(self) -> None:

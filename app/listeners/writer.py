@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -15,9 +15,8 @@ from app.listeners.ownership import RENEW_SECONDS, PushOwnership
 from app.listeners.reader import ListenerReader
 from app.listeners.unsaved_reports import UnsavedReports
 from app.logs.isolation import isolated
-from app.store.listener_reports import ReportPart
+from app.store.listeners import ListenerStore, ReportPart
 from blocklist.model.errors import UnavailableError
-from blocklist.model.listener import Listener
 from blocklist.model.tracker import BlocklistTracker
 
 log = structlog.get_logger(__name__)
@@ -34,16 +33,6 @@ SETTLE_SECONDS: Final = 5.0
 """Time after an outage in which replicas save the heartbeats that they received during it."""
 
 
-class ListenerUpdateStore(Protocol):
-    """The listeners in the database. See app.store.listener_store."""
-
-    async def remove(self, ids: Collection[str], lease_ended_before: int | None = None) -> set[str]: ...
-    async def save_heartbeats(
-        self, updated: Sequence[Listener], reports: Sequence[ReportPart], history: str
-    ) -> None: ...
-    async def save_expired(self, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]: ...
-
-
 class ListenerWriter:
     """Belongs to the event loop. `expired_leases` counts the leases that this replica expired.
 
@@ -53,7 +42,7 @@ class ListenerWriter:
 
     def __init__(
         self,
-        database: ListenerUpdateStore,
+        database: ListenerStore,
         ownership: PushOwnership,
         directory: ListenerDirectory,
         reader: ListenerReader,

@@ -1,78 +1,47 @@
-"""DatabaseBackend: runs transactions. SQLite in threads, PostgreSQL in the event loop; the queries are the same."""
+"""The database of a URL: its store, and what is done with it while no service runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
-from typing import Protocol, TypeVar
+import secrets
+from collections.abc import Callable
 
-from sqlalchemy.engine import Connection
-
-from app.store.circuit_breaker import CircuitBreaker
-from app.store.clock_offset import ClockOffset
-from app.store.queries import LogTail
-from blocklist.model.changes import Change
-
-T = TypeVar("T")
-Query = Callable[[Connection], T]
+from app.store import queries, sqlite
+from app.store.schema_check import translating_driver_errors
+from app.store.sql_engines import make_blocking_engine
+from app.store.sqlite import SqliteStore
+from app.store.sqlite_file import SqliteFile
+from app.store.store import Store
+from app.store.tokens import valid_token_exists
+from app.store.urls import is_postgresql
 
 
-class Topic(StrEnum):
-    """What replicas notify each other about. LISTENERS and TOKENS have a version in the table `versions`."""
+def make_store(url: str, replica: str, timeout_seconds: float, clock: Callable[[], int]) -> Store:
+    """The store for a database URL. `timeout_seconds` limits a transaction on PostgreSQL; `clock` returns Unix ms."""
+    if not is_postgresql(url):
+        return SqliteStore(url, replica)
+    from app.store.postgresql import PostgresStore  # noqa: PLC0415 - loads the driver only if it is used
 
-    CHANGES = "changes"
-    CONTENTION = "contention"
-    LISTENERS = "listeners"
-    TOKENS = "tokens"
-
-
-OnRemoteChange = Callable[[str | None], None]
-"""Called with the replica that has written on a topic, or None if one may have; must not block."""
+    return PostgresStore(url, replica, timeout_seconds, clock)
 
 
-class DatabaseBackend(Protocol):
-    """Every method raises UnavailableError if the database cannot be used."""
+def renew_history(url: str) -> str:
+    """Start a new history, and return it. Blocks. Raises SchemaError if a service uses the SQLite file."""
+    new = secrets.token_hex(4)
+    if is_postgresql(url):
+        with translating_driver_errors(url), make_blocking_engine(url).begin() as connection:
+            queries.renew_history(connection, new)
+    else:
+        sqlite.renew_history(url, new)
+    return new
 
-    breaker: CircuitBreaker
 
-    @property
-    def clock_offset(self) -> ClockOffset | None:
-        """How far this clock is from the database's; None if both are the same."""
+def check_not_in_use(url: str) -> None:
+    """Raises SchemaError if a service uses the SQLite file."""
+    if not is_postgresql(url):
+        SqliteFile(url).close()
 
-    replicated: bool
 
-    async def open(self) -> None:
-        """Prepare for use. Raises SchemaError if the database allows one process only, and another one uses it."""
-
-    async def close(self) -> None:
-        """Finish pending operations, and release the database."""
-
-    async def read(self, query: Query[T]) -> T:
-        """Run a query on a consistent snapshot of the database."""
-
-    async def write(self, query: Query[T], topic: Topic | None = None) -> T:
-        """Run a query in a read-write transaction.
-
-        Transactions on a topic are serialized, and other replicas are notified.
-        """
-
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        """Write the changes durably, all or none.
-
-        Raises queries.StaleError unless the log is at revision `after` of this history, also for no changes.
-        """
-
-    async def tail(self, since: int, limit: int) -> LogTail:
-        """The end of the log from revision `since` on, with at most `limit` changes after it.
-
-        Call it from the task that commits.
-        """
-
-    async def announce_contention(self) -> None:
-        """Notify other replicas that they keep committing before this one. Call it from the task that commits."""
-
-    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """Call a topic's callback whenever another replica may have written on it; never returns."""
-
-    async def probe(self) -> None:
-        """Check that it accepts writes, also during an outage."""
+def has_valid_token(url: str, now: int) -> bool:
+    """Whether there is a token that is valid `now` (Unix ms). Blocks."""
+    with translating_driver_errors(url), make_blocking_engine(url).begin() as connection:
+        return valid_token_exists(connection, now)

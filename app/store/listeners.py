@@ -1,38 +1,66 @@
-"""SQL on listeners: functions that run in the caller's transaction."""
+"""Listeners, their reports, and the replicas that push to them, in the database."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     ColumnElement,
+    FromClause,
     Row,
+    String,
+    Text,
     Update,
     bindparam,
     case,
+    cast,
     delete,
+    extract,
     func,
     insert,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeEngine
 
-from app.store import listener_reports, queries
-from app.store.listener_reports import ReportPart
-from app.store.queries import current_version
+from app.store import queries
+from app.store.queries import Topic, current_version
 from app.store.rows import missing_row, read_row, read_rows, readable_rows
-from app.store.tables import listeners, versions
+from app.store.tables import listeners, replicas, reports, versions
+from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import Listener, ListenerRole
 
+if TYPE_CHECKING:
+    from app.store.store import Store
+
+T = TypeVar("T")
+MAX_ATTEMPTS: Final = 10
+
+_DATABASE_CLOCK: Final = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+"""PostgreSQL's clock in Unix ms: the same for all replicas."""
+
+# One statement: separate INSERT and UPDATE would conflict with earlier ones whose answers were lost.
+_RENEW_LEASE: Final = text(
+    "INSERT INTO replicas (id, end_ms) VALUES (:id, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + :ms)"
+    " ON CONFLICT (id) DO UPDATE SET end_ms = excluded.end_ms"
+)
+_REGISTRATION: Final[Mapping[str, TypeEngine[Any]]] = {
+    "listener_id": String(),
+    "of_session": String(),
+    "registered_at": BigInteger(),
+}
+_PART: Final[Mapping[str, TypeEngine[Any]]] = {**_REGISTRATION, "part": String(), "at": BigInteger(), "text": Text()}
 _HEARTBEAT: Final[Mapping[str, TypeEngine[Any]]] = {
-    **listener_reports.REGISTRATION,
+    **_REGISTRATION,
     "new_cursor": BigInteger(),
     "new_end": BigInteger(),
 }
@@ -66,6 +94,17 @@ class StoredListener:
     owner: str | None = None
 
 
+class ReportPart(NamedTuple):
+    """A part of a report as JSON, by a registration of a listener; both times are Unix ms."""
+
+    listener: str
+    session: str
+    registered_at: int
+    part: str
+    reported_at: int
+    text: str
+
+
 class ListenerUpdates(NamedTuple):
     """Changes since a version; `version` is the current one, `total` the number of listeners.
 
@@ -79,7 +118,84 @@ class ListenerUpdates(NamedTuple):
     reports: list[ReportPart]
 
 
-def updates_since(connection: Connection, since: int) -> ListenerUpdates:
+class ListenerStore:
+    """Stored listeners, and the replicas that push to them.
+
+    Every method raises UnavailableError if the database cannot be used.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def _write(self, query: Callable[[Connection], T]) -> T:
+        """Run a query in a transaction after those of other replicas, which are notified."""
+        return await self._store.write(query, Topic.LISTENERS)
+
+    async def updates_since(self, since: int) -> ListenerUpdates:
+        """What was written after version `since`; -1 is everything."""
+        return await self._store.read(lambda connection: _updates_since(connection, since))
+
+    async def ids(self) -> set[str]:
+        """The ids of all registered listeners."""
+        return await self._store.read(lambda connection: set(connection.execute(select(listeners.c.id)).scalars()))
+
+    async def update(
+        self, listener_id: str, change: Callable[[StoredListener | None], StoredListener], history: str
+    ) -> StoredListener:
+        """Store what `change` makes of the stored listener (None if it is new). Raises what `change` raises.
+
+        `change` may run more than once. The cursor is stored only if it belongs to the current history.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            current = await self._store.read(lambda connection: _get(connection, listener_id))
+            saved = partial(_save, stored=change(current), expected=current, history=history)
+            if (stored := await self._write(saved)) is not None:
+                return stored
+        raise UnavailableError(
+            f"Listener {listener_id} kept changing its registration at other replicas; try again.", retry_after=1
+        )
+
+    async def remove(
+        self, ids: Collection[str], lease_ended_before: int | None = None, session: str | None = None
+    ) -> set[str]:
+        """Remove listeners and return their ids; with `lease_ended_before` (Unix ms) only those whose lease ended
+        before that, with `session` only those with this session.
+        """
+        return await self._write(lambda connection: _remove(connection, ids, lease_ended_before, session))
+
+    async def save_heartbeats(self, updated: Sequence[Listener], reports: Sequence[ReportPart], history: str) -> None:
+        """Store cursors, leases and reports. Cursors are stored only if they belong to the current history."""
+
+        def save(connection: Connection) -> None:
+            _save_heartbeats(connection, updated, history)
+            if reports:
+                _save_reports(connection, reports)
+
+        await self._write(save)
+
+    async def save_expired(self, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
+        """Mark as expired at `now` those whose lease ended until `lease_ended_before` (Unix ms); return their ids."""
+        return await self._write(lambda connection: _save_expired(connection, listener_ids, now, lease_ended_before))
+
+    async def live_replicas(self) -> set[str]:
+        """The ids of the replicas whose lease has not ended."""
+        return await self._store.read(_live_replicas)
+
+    async def renew_replica_lease(self, seconds: float) -> set[str]:
+        """Extend this replica's lease to `seconds` from now; return the ids of all live replicas."""
+        replica, milliseconds = self._store.replica, round(seconds * 1000)
+        return await self._store.write(lambda connection: _renew_lease(connection, replica, milliseconds))
+
+    async def claim_listeners(self, orphans: Collection[str]) -> None:
+        """Make this replica the owner of those listeners that no live replica owns."""
+        await self._write(lambda connection: _claim_listeners(connection, self._store.replica, orphans))
+
+    async def remove_replica(self) -> None:
+        """Remove this replica, and its ownership of listeners."""
+        await self._write(lambda connection: _remove_replica(connection, self._store.replica))
+
+
+def _updates_since(connection: Connection, since: int) -> ListenerUpdates:
     """What was written after version `since`; -1 is everything."""
     version = connection.execute(select(current_version())).scalar_one()
     if version is None:
@@ -92,16 +208,11 @@ def updates_since(connection: Connection, since: int) -> ListenerUpdates:
         queries.current_history(connection),
         count,
         changed,
-        listener_reports.since_version(connection, since),
+        _reports_since(connection, since),
     )
 
 
-def ids(connection: Connection) -> set[str]:
-    """The ids of all registered listeners."""
-    return set(connection.execute(select(listeners.c.id)).scalars())
-
-
-def get(connection: Connection, listener_id: str) -> StoredListener | None:
+def _get(connection: Connection, listener_id: str) -> StoredListener | None:
     """One listener; None if it is not registered. Raises UnreadableRowError."""
     row = connection.execute(select(listeners).where(listeners.c.id == listener_id)).one_or_none()
     return None if row is None else read_row(listeners, row, _stored)
@@ -112,7 +223,7 @@ def check(connection: Connection) -> None:
     read_rows(listeners, connection.execute(select(listeners)), _stored)
 
 
-def save(
+def _save(
     connection: Connection, stored: StoredListener, expected: StoredListener | None, history: str
 ) -> StoredListener | None:
     """Replace the `expected` listener (None: there is none), and return what was stored.
@@ -120,7 +231,7 @@ def save(
     Returns None and changes nothing if the stored one is another registration. The cursor is stored only if it belongs
     to the current history.
     """
-    current = get(connection, stored.listener.id)
+    current = _get(connection, stored.listener.id)
     if _identity(current) != _identity(expected):
         return None
     if queries.current_history(connection) != history:
@@ -131,7 +242,7 @@ def save(
     stored = replace(stored, listener=stored.listener.with_latest(current.listener))
     connection.execute(update(listeners).where(listeners.c.id == stored.listener.id).values(_row(stored)))
     if stored.listener.registration_key != current.listener.registration_key:
-        listener_reports.remove(connection, [stored.listener.id])
+        _remove_reports(connection, [stored.listener.id])
     return stored
 
 
@@ -139,7 +250,7 @@ def _identity(stored: StoredListener | None) -> tuple[str, int, str] | None:
     return None if stored is None else (*stored.listener.registration_key, stored.secret.current)
 
 
-def remove(
+def _remove(
     connection: Connection,
     listener_ids: Collection[str],
     lease_ended_before: int | None = None,
@@ -155,11 +266,11 @@ def remove(
         conditions.append(listeners.c.session == session)
     statement = delete(listeners).where(*conditions).returning(listeners.c.id)
     removed = connection.execute(statement).scalars().all()
-    listener_reports.remove(connection, removed)
+    _remove_reports(connection, removed)
     return set(removed)
 
 
-def save_heartbeats(connection: Connection, updated: Iterable[Listener], history: str) -> None:
+def _save_heartbeats(connection: Connection, updated: Iterable[Listener], history: str) -> None:
     """Advance cursors and leases; both never go back. Skips registrations that were replaced or have expired.
 
     Cursors are stored only if they belong to the current history.
@@ -176,7 +287,7 @@ def save_heartbeats(connection: Connection, updated: Iterable[Listener], history
         for listener in updated
     ]
     if connection.dialect.name == "postgresql":
-        connection.execute(_advance(listener_reports.given_rows(rows, _HEARTBEAT).c.__getitem__))
+        connection.execute(_advance(_given_rows(rows, _HEARTBEAT).c.__getitem__))
     else:
         connection.execute(_advance(bindparam), rows)
 
@@ -186,10 +297,30 @@ def _advance(given: Callable[[str], Any]) -> Update:
     acked = case((or_(columns.acked.is_(None), columns.acked < cursor), cursor), else_=columns.acked)
     lease_end = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
     advanced = {"acked": acked, "lease_end_ms": lease_end, "version": current_version()}
-    return update(listeners).where(*listener_reports.of_registration(given)).values(advanced)
+    return update(listeners).where(*_of_registration(given)).values(advanced)
 
 
-def save_expired(connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
+def _of_registration(given: Callable[[str], Any]) -> tuple[ColumnElement[bool], ...]:
+    """Selects a listener if it still has the given registration, and its lease has not expired."""
+    return (
+        listeners.c.id == given("listener_id"),
+        listeners.c.session == given("of_session"),
+        listeners.c.since_ms == given("registered_at"),
+        listeners.c.lapsed_ms.is_(None),
+    )
+
+
+def _given_rows(rows: Sequence[Mapping[str, Any]], types: Mapping[str, TypeEngine[Any]]) -> FromClause:
+    """Rows as a table of one statement, for PostgreSQL.
+
+    For several statements the driver uses a pipeline. A replica that stalls within one holds its locks for as long:
+    `idle_in_transaction_session_timeout` does not end its session.
+    """
+    columns = [bindparam(f"given_{name}", [row[name] for row in rows], ARRAY(types[name])) for name in types]
+    return func.unnest(*columns).table_valued(*types).render_derived(name="given")
+
+
+def _save_expired(connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
     """Mark as expired at `now` those whose stored lease ended until then (both Unix ms); return their ids."""
     live_with_ended_lease = (
         listeners.c.id.in_(listener_ids),
@@ -246,3 +377,71 @@ def _former_sessions(text: str) -> tuple[str, ...]:
     if not isinstance(sessions, list) or not all(isinstance(session, str) for session in sessions):
         raise TypeError
     return tuple(sessions)
+
+
+def _reports_since(connection: Connection, version: int) -> list[ReportPart]:
+    """The parts written after a version."""
+    columns = reports.c.listener, listeners.c.session, listeners.c.since_ms, reports.c.part, reports.c.at_ms
+    joined = reports.join(listeners, listeners.c.id == reports.c.listener)
+    query = select(*columns, reports.c.said).select_from(joined).where(reports.c.version > version)
+    return [ReportPart(*row) for row in connection.execute(query)]
+
+
+def _save_reports(connection: Connection, parts: Iterable[ReportPart]) -> None:
+    """Store parts, unless a later one is stored. Skips registrations that were replaced or have expired.
+
+    Only on PostgreSQL: with SQLite there are no other replicas.
+    """
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - loaded only for PostgreSQL
+
+    rows = [
+        {
+            "listener_id": report.listener,
+            "of_session": report.session,
+            "registered_at": report.registered_at,
+            "part": report.part,
+            "at": report.reported_at,
+            "text": report.text,
+        }
+        for report in parts
+    ]
+    given = _given_rows(rows, _PART).c
+    columns = listeners.c.id, given.part, given.at, given.text, current_version()
+    current = select(*columns).where(*_of_registration(given.__getitem__))
+    put = postgresql.insert(reports).from_select(["listener", "part", "at_ms", "said", "version"], current)
+    statement = put.on_conflict_do_update(
+        index_elements=[reports.c.listener, reports.c.part],
+        set_={name: put.excluded[name] for name in ("at_ms", "said", "version")},
+        where=reports.c.at_ms < put.excluded.at_ms,
+    )
+    connection.execute(statement)
+
+
+def _remove_reports(connection: Connection, listener_ids: Collection[str]) -> None:
+    """Remove the reports of these listeners."""
+    if listener_ids:
+        connection.execute(delete(reports).where(reports.c.listener.in_(listener_ids)))
+
+
+def _live_replicas(connection: Connection) -> set[str]:
+    return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)).scalars())
+
+
+def _renew_lease(connection: Connection, replica: str, milliseconds: int) -> set[str]:
+    connection.execute(delete(replicas).where(replicas.c.id != replica, replicas.c.end_ms < _DATABASE_CLOCK))
+    connection.execute(_RENEW_LEASE, {"id": replica, "ms": milliseconds})
+    return set(connection.execute(select(replicas.c.id)).scalars())
+
+
+def _claim_listeners(connection: Connection, replica: str, orphans: Collection[str]) -> None:
+    columns = listeners.c
+    live = select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)
+    unowned = or_(columns.owner.is_(None), columns.owner.not_in(live))
+    statement = update(listeners).where(columns.id.in_(orphans), unowned)
+    connection.execute(statement.values(owner=replica, version=current_version()))
+
+
+def _remove_replica(connection: Connection, replica: str) -> None:
+    statement = update(listeners).where(listeners.c.owner == replica)
+    connection.execute(statement.values(owner=None, version=current_version()))
+    connection.execute(delete(replicas).where(replicas.c.id == replica))

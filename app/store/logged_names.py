@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
-
-from sqlalchemy.engine import Connection
+from typing import TYPE_CHECKING, Final
 
 from app.store.history_queries import UnusualIds, unusual_ids
 from blocklist.model.host_matching import Aliases, NameIndex, usual_spellings
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from app.store.store import Store
+
 SLICE: Final = 1000
 """Number of ids added in one turn of the event loop."""
-
-
-class Read(Protocol):
-    """Runs a query. Raises UnavailableError."""
-
-    def __call__(self, query: Callable[[Connection], T], /) -> Awaitable[T]: ...
 
 
 class LoggedNames:
@@ -30,8 +23,8 @@ class LoggedNames:
     were first read from have been compacted.
     """
 
-    def __init__(self, read: Read, aliases: Aliases) -> None:
-        self._read = read
+    def __init__(self, store: Store, aliases: Aliases) -> None:
+        self._store = store
         self._aliases = aliases
         self._lock = asyncio.Lock()
         self._history = ""
@@ -62,4 +55,4 @@ class LoggedNames:
         self._revision = found.revision
 
     async def _read_since(self, revision: int) -> UnusualIds:
-        return await self._read(lambda connection: unusual_ids(connection, revision))
+        return await self._store.read(lambda connection: unusual_ids(connection, revision))

@@ -1,4 +1,4 @@
-"""PostgreSQL: psycopg on the event loop, for any number of replicas.
+"""The store in PostgreSQL: psycopg on the event loop, for any number of replicas.
 
 During an outage no operation waits: the first failure opens the circuit breaker, which rejects all others until `probe`
 succeeds.
@@ -6,31 +6,40 @@ succeeds.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, insert, not_, or_, select, true, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql.psycopg import dialect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from app.store import postgresql_commit
-from app.store.circuit_breaker import CircuitBreaker
+from app.logs.isolation import isolated
 from app.store.clock_offset import ClockOffset
-from app.store.database import OnRemoteChange, Query, Topic
 from app.store.error_translation import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
-from app.store.notifications import Notifications
 from app.store.postgresql_connection import LOCK_TIMEOUT_SECONDS, abort, connect_async, deadline, driver_connection
-from app.store.postgresql_tail import log_tail
-from app.store.queries import PROBE_STATEMENTS, LogTail, bump, record_timeline
-from app.store.timeline import unrecorded_timeline
-from blocklist.model.changes import Change
+from app.store.queries import (
+    PROBE_STATEMENTS,
+    LogTail,
+    StaleError,
+    Topic,
+    bump,
+    change_from_values,
+    log_row,
+    record_timeline,
+)
+from app.store.store import MAX_TAIL, OnRemoteChange, Query, Store
+from app.store.tables import blocked_nodes, changes, log_head
+from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
@@ -39,18 +48,28 @@ POOL_SIZE: Final = 5
 """Connections of a replica, besides the one that commits and the one that listens."""
 READ_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a read. Reading a long log takes long; other operations detect an outage earlier."""
+CHANNEL: Final = "blocklist"
+"""The channel of notifications."""
+POLL_SECONDS: Final = 0.5
+"""Interval of the poll: the maximum delay of a missed notification."""
+RETRY_SECONDS: Final = 0.5
+_HEADS: Final = """
+SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = 'listeners'),
+       (SELECT version FROM versions WHERE topic = 'tokens'),
+       CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) FROM log_head
+"""
+_TOPICS: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
 
 
-class PostgresqlDatabase:
-    """See DatabaseBackend. Belongs to the event loop. Only one commit runs at a time."""
+class PostgresStore(Store):
+    """The store for any number of replicas. Only one commit runs at a time."""
 
     replicated = True
 
     def __init__(self, url: str, replica: str, timeout_seconds: float, clock: Callable[[], int]) -> None:
-        self.breaker = CircuitBreaker()
-        self.clock_offset = ClockOffset(clock)
+        super().__init__(replica)
+        self.clock_offset = self._clock_offset = ClockOffset(clock)
         self._url = url
-        self._replica = replica
         self._timeout_seconds = timeout_seconds
         # A transaction may wait for two locks, and must then fail before it looks as if the database did not answer.
         lock_timeout = min(LOCK_TIMEOUT_SECONDS, timeout_seconds / 3)
@@ -66,13 +85,11 @@ class PostgresqlDatabase:
         self._committer: psycopg.AsyncConnection | None = None
         self._in_flight: set[psycopg.AsyncConnection] = set()
 
-    async def open(self) -> None:
-        """See DatabaseBackend. Any number of replicas may use it."""
+    async def prepare(self) -> None:
         async with self._translating_errors():
             await (await self.connect()).close()
 
     async def close(self) -> None:
-        """See DatabaseBackend."""
         await self._drop_committer()
         await self._engine.dispose()
 
@@ -84,7 +101,7 @@ class PostgresqlDatabase:
         connection = await connect_async(self._url, autocommit=True)
         try:
             with deadline(self._timeout_seconds, connection):
-                timeline = await unrecorded_timeline(connection)
+                timeline = await _unrecorded_timeline(connection)
             if timeline is not None:
                 await self._record(timeline)
         except BaseException:
@@ -106,11 +123,9 @@ class PostgresqlDatabase:
             log.warning("the database was promoted or restored; starting a new history", timeline=timeline)
 
     async def read(self, query: Query[T]) -> T:
-        """See DatabaseBackend."""
         return await self._run(self._read_engine, query, READ_TIMEOUT_SECONDS)
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:
-        """See DatabaseBackend."""
         return await self._run(
             self._engine, query if topic is None else self._on_topic(topic, query), self._timeout_seconds
         )
@@ -119,29 +134,27 @@ class PostgresqlDatabase:
         def run(connection: Connection) -> T:
             bump(connection, topic)
             result = query(connection)
-            connection.execute(select(func.pg_notify(postgresql_commit.CHANNEL, f"{topic} {self._replica}")))
+            connection.execute(select(func.pg_notify(CHANNEL, f"{topic} {self.replica}")))
             return result
 
         return run
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        """See DatabaseBackend."""
         async with self._on_committer() as connection:
             if changes:
-                note = f"changes {self._replica}"
-                await postgresql_commit.commit(connection, changes, after=after, history=history, note=note)
+                note = f"changes {self.replica}"
+                await _write_changes(connection, changes, after=after, history=history, note=note)
             else:
-                await postgresql_commit.check_head(connection, after=after, history=history)
+                await _check_head(connection, after=after, history=history)
 
-    async def tail(self, since: int, limit: int) -> LogTail:
-        """See DatabaseBackend."""
+    async def tail(self, since: int) -> LogTail:
         async with self._on_committer() as connection:
-            return await log_tail(connection, since, limit)
+            return await _log_tail(connection, since, MAX_TAIL)
 
     async def announce_contention(self) -> None:
-        """See DatabaseBackend."""
         async with self._on_committer() as connection:
-            await postgresql_commit.notify(connection, f"{Topic.CONTENTION} {self._replica}")
+            note = f"{Topic.CONTENTION} {self.replica}"
+            await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, note))
 
     @asynccontextmanager
     async def _on_committer(self) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -156,18 +169,17 @@ class PostgresqlDatabase:
                 raise
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """See DatabaseBackend."""
         await Notifications(
             self.connect,
             self.trip,
             self.breaker.record_poll,
-            self.clock_offset,
-            self._replica,
+            self._clock_offset,
+            self.replica,
             self._timeout_seconds,
         ).listen(callbacks)
 
     async def probe(self) -> None:
-        """See DatabaseBackend. Uses a new connection: those in the pool may hang."""
+        # A new connection: those in the pool may hang.
         async with self._translating_errors(probing=True):
             connection = await self.connect()
             try:
@@ -243,3 +255,194 @@ def _is_outage(error: Exception) -> bool:
     cause = error.orig if isinstance(error, DBAPIError) else error
     failures = psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError
     return isinstance(cause, failures) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+# A commit: one statement, so that no lock is held between round trips.
+
+_COLUMNS: Final = tuple(changes.c.keys())
+_LIST_COLUMNS: Final = {"id": "node_id"} | {
+    column.name: column.name for column in blocked_nodes.c if column.name != "id"
+}
+
+
+def _commit_statement() -> Any:
+    """Advances the head of the log if it is at revision `after`; otherwise `new` is empty, and nothing is written."""
+    head = (
+        update(log_head)
+        .where(log_head.c.revision == bindparam("after"), log_head.c.history == bindparam("history"))
+        .values(revision=bindparam("last"))
+        .returning(log_head.c.revision)
+        .cte("head")
+    )
+    arrays = [cast(bindparam(name, type_=Text), ARRAY(changes.c[name].type)) for name in _COLUMNS]
+    rows = func.unnest(*arrays).table_valued(*_COLUMNS).render_derived(name="rows")
+    new = select(*(rows.c[name] for name in _COLUMNS)).select_from(rows.join(head, true())).cte("new")
+    logged = insert(changes).from_select(list(_COLUMNS), select(new)).cte("logged")
+    latest = select(new).ext(postgresql.distinct_on(new.c.node_id))
+    last = latest.order_by(new.c.node_id, new.c.revision.desc()).cte("last")
+    frees = or_(*(last.c.type == kind.value for kind in ChangeType if kind.frees))
+    blocks = select(*(last.c[name] for name in _LIST_COLUMNS.values())).where(not_(frees))
+    put = postgresql.insert(blocked_nodes).from_select(list(_LIST_COLUMNS), blocks)
+    listed = put.on_conflict_do_update(
+        index_elements=[blocked_nodes.c.id], set_={name: put.excluded[name] for name in _LIST_COLUMNS if name != "id"}
+    ).cte("listed")
+    freed_ids = select(last.c.node_id).where(frees)
+    freed = delete(blocked_nodes).where(blocked_nodes.c.id.in_(freed_ids)).cte("freed")
+    notify = func.pg_notify(CHANNEL, bindparam("note", type_=Text))
+    return select(notify).select_from(head).add_cte(logged, listed, freed)
+
+
+_compiled_commit = _commit_statement().compile(dialect=dialect())  # type: ignore[no-untyped-call]
+_COMMIT: Final = str(_compiled_commit)
+_CONSTANTS: Final = {name: value for name, value in _compiled_commit.params.items() if value is not None}
+
+
+async def _write_changes(
+    connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
+) -> None:
+    """Write the changes; the connection must have autocommit. Raises StaleError if they do not follow the log."""
+    columns = dict(zip(_COLUMNS, map(_array, zip(*map(log_row, new), strict=True)), strict=True))
+    parameters = {**_CONSTANTS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
+    cursor = await connection.execute(_COMMIT, parameters)
+    if cursor.rowcount != 1:
+        raise StaleError(f"the log is not at revision {after}")
+
+
+def _array(values: Sequence[str | int | None]) -> str:
+    """A column as an array literal of PostgreSQL: the driver's own conversion would double the time of a commit."""
+    if values.count(values[0]) == len(values):  # true for most columns of most commits
+        return "{" + ",".join([_element(values[0])] * len(values)) + "}"
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: str | int | None) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "NULL" if value is None else str(value)
+
+
+async def _check_head(connection: psycopg.AsyncConnection, *, after: int, history: str) -> None:
+    """Raises StaleError unless the log is at revision `after` of this history."""
+    cursor = await connection.execute("SELECT history, revision FROM log_head")
+    if await cursor.fetchone() != (history, after):
+        raise StaleError(f"the log is not at revision {after}")
+
+
+# Following the log: one statement, and so one round trip, on the connection that also commits.
+
+
+def _tail_statement() -> Any:
+    """The head of the log, once for each change from revision `since` on: a single row without one if there is none."""
+    rows = select(changes).where(changes.c.revision >= bindparam("since")).order_by(changes.c.revision)
+    tail = rows.limit(bindparam("rows")).subquery("tail")
+    joined = log_head.join(tail, true(), isouter=True)
+    return select(log_head.c.history, log_head.c.revision, *tail.c).select_from(joined).order_by(tail.c.revision)
+
+
+_TAIL: Final = str(_tail_statement().compile(dialect=dialect()))  # type: ignore[no-untyped-call]
+
+
+async def _log_tail(connection: psycopg.AsyncConnection, since: int, limit: int) -> LogTail:
+    """See queries.log_tail. SQLAlchemy's pool and a REPEATABLE READ transaction would cost four round trips."""
+    cursor = connection.cursor(binary=True)
+    await cursor.execute(_TAIL, {"since": since, "rows": limit + 1})
+    rows = await cursor.fetchall()
+    history, revision, *_ = rows[0]
+    found = [change_from_values(*values) for _, _, *values in rows if values[0] is not None]
+    return LogTail.beginning_at(since, found, history=history, revision=revision, limit=limit)
+
+
+# The timeline: it changes when a standby is promoted, and after a restore to a point in time.
+
+# The name of a WAL file begins with the timeline. Any user may run these functions, unlike pg_read_file and others.
+_TIMELINES: Final = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), timeline FROM log_head"
+_NOT_SUPPORTED: Final = psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.InternalError
+
+
+async def _unrecorded_timeline(connection: psycopg.AsyncConnection) -> str | None:
+    """The server's timeline, eight hex digits, if log_head has another one or none; otherwise None.
+
+    None also on a server that does not report it, such as some managed ones: a change of it is not detected there.
+    Raises psycopg.OperationalError on a standby.
+    """
+    try:
+        row = await (await connection.execute(_TIMELINES)).fetchone()
+    except _NOT_SUPPORTED:
+        return None
+    current, recorded = row or (None, None)
+    return None if current == recorded else current
+
+
+# Notifications: LISTEN for writes of other replicas, and a poll for missed notifications.
+
+
+class Notifications:
+    """Belongs to the event loop.
+
+    `on_lost` is called with the error when the connection fails, and with when it was last used (monotonic clock);
+    `on_polled` after each poll.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
+        on_lost: Callable[[Exception, float], None],
+        on_polled: Callable[[], None],
+        clock_offset: ClockOffset,
+        replica: str,
+        timeout_seconds: float,
+    ) -> None:
+        self._connect = connect
+        self._on_lost = on_lost
+        self._on_polled = on_polled
+        self._clock_offset = clock_offset
+        self._replica = replica
+        self._timeout_seconds = timeout_seconds
+        self._heads: list[object] = []
+        self._last_poll_at = 0.0
+
+    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
+        """See Store.listen. Reconnects when a connection fails."""
+        while True:
+            try:
+                await self._receive(callbacks)
+            except (psycopg.Error, DBAPIError, OSError) as error:
+                self._on_lost(error, self._last_poll_at)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _receive(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
+        self._last_poll_at = time.monotonic()
+        connection = await self._connect()
+        try:
+            with deadline(self._timeout_seconds, connection):
+                await connection.execute(f"LISTEN {CHANNEL}")
+            self._heads = []
+            while True:
+                await self._poll(connection, callbacks)
+                async for note in connection.notifies(timeout=POLL_SECONDS):
+                    topic, _, replica = note.payload.partition(" ")
+                    if replica != self._replica:
+                        _notify(callbacks, topic, replica)
+        finally:
+            await connection.close()
+
+    async def _poll(self, connection: psycopg.AsyncConnection, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
+        """Call the callbacks of topics that have changed since the last poll; at first of all."""
+        self._last_poll_at, asked_at = time.monotonic(), self._clock_offset.clock()
+        with deadline(self._timeout_seconds, connection):
+            *heads, database_time = await (await connection.execute(_HEADS)).fetchone() or (None,) * 4
+        if database_time is not None:
+            self._clock_offset.record(asked_at, database_time, self._clock_offset.clock())
+        self._on_polled()
+        before, self._heads = self._heads or [None] * len(_TOPICS), heads
+        for topic, old, new in zip(_TOPICS, before, heads, strict=True):
+            if old != new:
+                _notify(callbacks, topic)
+
+
+def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str, replica: str | None = None) -> None:
+    """Call the callback of a topic. A replica of a later version may have topics that this one does not know."""
+    for known, callback in callbacks.items():
+        if known == topic:
+            with isolated(f"notification of {topic}"):
+                callback(replica)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Self
 
@@ -42,6 +43,15 @@ PROBE_STATEMENTS: Final = (
     "DELETE FROM changes WHERE revision = -1",
 )
 """Run in one transaction: needs as much space as a change, and frees it. On a full disk smaller writes may succeed."""
+
+
+class Topic(StrEnum):
+    """What replicas notify each other about. LISTENERS and TOKENS have a version in the table `versions`."""
+
+    CHANGES = "changes"
+    CONTENTION = "contention"
+    LISTENERS = "listeners"
+    TOKENS = "tokens"
 
 
 class StaleError(Exception):
@@ -294,7 +304,7 @@ def record_timeline(connection: Connection, timeline: str, history: str) -> bool
 def _renew(connection: Connection, renewal: Update) -> bool:
     """Execute this update of the head. If it changes the row, listeners start from a snapshot."""
     # Lock the topic first, as all transactions on listeners do: this avoids deadlocks.
-    bump(connection, "listeners")
+    bump(connection, Topic.LISTENERS)
     if connection.execute(renewal).rowcount == 0:
         return False
     connection.execute(update(listeners).values(acked=None))
@@ -374,6 +384,6 @@ def current_version() -> ScalarSelect[Any]:
     return select(versions.c.version).where(versions.c.topic == "listeners").scalar_subquery()
 
 
-def bump(connection: Connection, topic: str) -> None:
+def bump(connection: Connection, topic: Topic) -> None:
     """Increment a topic's version. Other transactions on the topic wait until this one ends."""
     connection.execute(update(versions).where(versions.c.topic == topic).values(version=versions.c.version + 1))

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
+from app.store.queries import Topic
 from app.store.rows import read_rows, readable_rows
 from app.store.tables import sessions, tokens
 from blocklist.model.claims import check_owner_pattern
 from blocklist.model.roles import Role, Token
 
+if TYPE_CHECKING:
+    from app.store.store import Store
+
 T = TypeVar("T")
 _ALL_TOKENS: Final = select(tokens).order_by(tokens.c.created_ms, tokens.c.id)
-
-
-class RunQuery(Protocol):
-    """Runs a query in a transaction. Raises UnavailableError if the database cannot be used."""
-
-    async def __call__(self, query: Callable[[Connection], T], /) -> T: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,19 +49,23 @@ class StoredSession:
 
 
 class TokenStore:
-    """Every method raises UnavailableError if the database cannot be used.
+    """Every method raises UnavailableError if the database cannot be used."""
 
-    `shared` is true if other replicas create and revoke tokens, too.
-    """
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def __init__(self, read: RunQuery, write: RunQuery, *, shared: bool) -> None:
-        self.shared = shared
-        self._read = read
-        self._write = write
+    @property
+    def shared(self) -> bool:
+        """Whether other replicas create and revoke tokens, too."""
+        return self._store.replicated
+
+    async def _write(self, query: Callable[[Connection], T]) -> T:
+        """Run a query in a transaction that other replicas are notified of."""
+        return await self._store.write(query, Topic.TOKENS)
 
     async def tokens(self) -> list[StoredToken]:
         """All tokens, also revoked and expired ones, the oldest first."""
-        return await self._read(load)
+        return await self._store.read(load)
 
     async def add(self, stored: StoredToken) -> None:
         """Store a new token."""
@@ -79,12 +81,12 @@ class TokenStore:
 
     async def get_session(self, digest: str) -> StoredSession | None:
         """The session of a cookie; None if there is none."""
-        return await self._read(lambda connection: _get_session(connection, digest))
+        return await self._store.read(lambda connection: _get_session(connection, digest))
 
     async def existing_sessions(self, digests: Collection[str]) -> set[str]:
         """Those of these sessions that still exist."""
         query = select(sessions.c.digest).where(sessions.c.digest.in_(digests))
-        return await self._read(lambda connection: set(connection.execute(query).scalars()))
+        return await self._store.read(lambda connection: set(connection.execute(query).scalars()))
 
     async def add_session(self, session: StoredSession, limit: int) -> set[str]:
         """Store a session, and remove the oldest ones of its principal beyond `limit`; the digests of those.

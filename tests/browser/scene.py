@@ -11,7 +11,8 @@ from typing import Final
 import httpx
 
 from app.main import unix_millis
-from app.store.store import Store, make_store
+from app.store.database import make_store
+from app.store.store import Store
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

@@ -15,8 +15,8 @@ from app.auth.principal import Principal
 from app.auth.sessions import LIFETIME_MS, Sessions
 from app.auth.tokens import TOKEN_PATTERN, LastAdminError, generate_token
 from app.main import unix_millis
+from app.store.database import make_store
 from app.store.migration import migrate
-from app.store.store import make_store
 from blocklist.model.errors import NotFoundError, UnauthorizedError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role

@@ -31,7 +31,7 @@ from app.page.shared import SharedValues
 from app.push.pusher import Pusher
 from app.service import Service
 from app.settings import Settings
-from app.store.listener_store import ListenerStore
+from app.store.listeners import ListenerStore
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.evidence import EvidenceStore
 from tests.integration.bodies import block, current_list, now_ms, revision_of

@@ -10,10 +10,10 @@ import pytest
 
 from app.main import unix_millis
 from app.store.clock_offset import ClockOffset
-from app.store.database import OnRemoteChange, Topic
-from app.store.notifications import Notifications
-from app.store.postgresql_commit import CHANNEL
+from app.store.postgresql import CHANNEL, Notifications
 from app.store.postgresql_connection import connect_async
+from app.store.queries import Topic
+from app.store.store import OnRemoteChange
 
 pytestmark = pytest.mark.databases("postgresql")
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from app.main import unix_millis
-from app.store.store import make_store
+from app.store.database import make_store
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.integration.databases import PostgresDatabases

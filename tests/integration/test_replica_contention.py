@@ -11,9 +11,9 @@ import pytest
 
 from app.engine.handler import BlocklistHandler
 from app.main import unix_millis
-from app.store.database import Topic
-from app.store.queries import LoadedState
-from app.store.store import Store, make_store
+from app.store.database import make_store
+from app.store.queries import LoadedState, Topic
+from app.store.store import Store
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

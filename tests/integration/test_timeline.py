@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.main import unix_millis
-from app.store.store import make_store
+from app.store.database import make_store
 from tests.integration.databases import PostgresDatabases
 from tests.postgres import PostgresServer, database_name
 

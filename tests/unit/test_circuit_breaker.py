@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.store.circuit_breaker import CircuitBreaker
 from app.store.error_translation import to_unavailable
-from app.store.postgresql import PostgresqlDatabase
+from app.store.postgresql import PostgresStore
 from blocklist.model.errors import UnavailableError
 from tests.integration.process import free_port
 
@@ -150,10 +150,10 @@ def test_clients_get_the_reason(error: Exception, word: str) -> None:
 
 def test_an_operation_on_postgresql_that_fails_opens_the_breaker() -> None:
     async def ask() -> None:
-        database = PostgresqlDatabase(f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
+        store = PostgresStore(f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
         with pytest.raises(UnavailableError):
-            await database.tail(0, 1)
-        assert database.breaker.is_open
-        await database.close()
+            await store.tail(0)
+        assert store.breaker.is_open
+        await store.close()
 
     asyncio.run(ask())

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from app.store.writer_thread import WriterThread
+from app.store.sqlite import WriterThread
 
 NAME = "test-thread"
 
