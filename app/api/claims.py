@@ -5,22 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from app.api.authorization import REQUIRE_READER, Operator, author
-from app.api.dry_run import (
-    DryRun,
-    Force,
-    Strict,
-    author_with_force,
-    dry_run_response,
-    require_known,
-    submit_within_limits,
-)
-from app.api.node_status import AMBIGUOUS, Wait, response_when_applied
+from app.api.authorization import REQUIRE_READER
+from app.api.change import Blocking, Freeing, RequestedChange, require_known
+from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp
 from app.api.past import list_at
 from app.api.problem_bodies import CompactedProblem
@@ -145,27 +137,18 @@ async def get_node_claims(request: Request, node_id: NodeId) -> Response:
     },
     openapi_extra=body_schema("ClaimRequest"),
 )
-async def put_claim(
-    request: Request,
-    node_id: NodeId,
-    owner: Owner,
-    principal: Operator,
-    wait: Wait = None,
-    dry_run: DryRun = False,
-    force: Force = None,
-    strict: Strict = False,
-) -> Response:
+async def put_claim(request: Request, node_id: NodeId, owner: Owner, change: Blocking) -> Response:
     """Claim a node for an owner, or replace his claim, which may make it shorter or weaker. It keeps its start."""
-    principal.check_may_claim_for(owner)
-    service, changed_by = service_of(request), author_with_force(principal, force)
-    fields = parse_json(await read_body(request, MAX_NODE_BODY))
-    command = _put(service, {node_id: _parse_claim(node_id, fields, service.clock())}, owner, strict=strict)
-    if dry_run:
-        return await dry_run_response(request, _nodes_after(command), principal, changed_by)
-    outcome = await submit_within_limits(service, command, principal, changed_by)
-    result = outcome.value[node_id]
-    status = HTTPStatus.CREATED if result.created else HTTPStatus.OK
-    return await response_when_applied(request, _put_body(service, result), outcome, [result.node.id], wait, status)
+    change.principal.check_may_claim_for(owner)
+    service = change.service
+    claim = _parse_claim(node_id, parse_json(await read_body(request, MAX_NODE_BODY)), service.clock())
+
+    def respond(outcome: Outcome[dict[str, PutClaim]]) -> Response:
+        result = outcome.value[node_id]
+        status = HTTPStatus.CREATED if result.created else HTTPStatus.OK
+        return JsonResponse(request, dump_json(_put_body(service, result)), status, outcome.revision)
+
+    return await change.answer(_put(change, {node_id: claim}, owner), _nodes_after, respond)
 
 
 @router.delete(
@@ -182,22 +165,14 @@ async def put_claim(
     },
     openapi_extra=EMPTY_BODY,
 )
-async def delete_claim(
-    request: Request, node_id: NodeId, owner: Owner, principal: Operator, wait: Wait = None, dry_run: DryRun = False
-) -> Response:
+async def delete_claim(request: Request, node_id: NodeId, owner: Owner, change: Freeing) -> Response:
     """Remove an owner's claim. The node is unblocked if it was the only one, else it is as the others have it."""
-    principal.check_may_claim_for(owner)
+    change.principal.check_may_claim_for(owner)
     await require_empty_body(request)
-
-    def command(draft: Draft) -> dict[str, BlockedNode]:
-        return {node_id: draft.remove_claim(node_id, owner)}
-
-    if dry_run:
-        return await dry_run_response(request, command, principal, author(principal))
-    outcome = await service_of(request).handler.submit(command, author(principal))
-    node = outcome.value[node_id]
-    return await response_when_applied(
-        request, _removed_body(service_of(request), outcome, node), outcome, [node.id], wait
+    return await change.answer_with(
+        lambda draft: draft.remove_claim(node_id, owner),
+        lambda node: [node],
+        lambda outcome: _removed_body(change.service, outcome, outcome.value),
     )
 
 
@@ -267,33 +242,22 @@ async def _claimed_at(service: Service, at: int | None) -> tuple[ClaimedNodes, i
     },
     openapi_extra=body_schema(nodes_body_schema("ClaimRequest")),
 )
-async def put_claims(
-    request: Request,
-    owner: Owner,
-    principal: Operator,
-    wait: Wait = None,
-    dry_run: DryRun = False,
-    force: Force = None,
-    strict: Strict = False,
-) -> Response:
+async def put_claims(request: Request, owner: Owner, change: Blocking) -> Response:
     """Claim up to 1,000 nodes for an owner in one transaction: all or none. His other claims stay as they are."""
-    principal.check_may_claim_for(owner)
-    service, changed_by = service_of(request), author_with_force(principal, force)
-    now = service.clock()
+    change.principal.check_may_claim_for(owner)
+    service, now = change.service, change.service.clock()
     claims = parse_by_node(
         parse_json(await read_body(request, MAX_NODES_BODY)),
         lambda node_id, fields: _parse_claim(node_id, fields, now),
     )
-    command = _put(service, claims, owner, strict=strict)
-    if dry_run:
-        return await dry_run_response(request, _nodes_after(command), principal, changed_by)
-    outcome = await submit_within_limits(service, command, principal, changed_by)
-    body = {
-        node_id: {"status": 201 if result.created else 200, **_put_body(service, result)}
-        for node_id, result in outcome.value.items()
-    }
-    changed = {result.node.id for result in outcome.value.values()}
-    return await response_when_applied(request, body, outcome, changed, wait)
+
+    def body(outcome: Outcome[dict[str, PutClaim]]) -> Json:
+        return {
+            node_id: {"status": 201 if result.created else 200, **_put_body(service, result)}
+            for node_id, result in outcome.value.items()
+        }
+
+    return await change.answer_with(_put(change, claims, owner), _nodes_after, body)
 
 
 @router.delete(
@@ -313,7 +277,7 @@ async def put_claims(
 async def delete_claims(
     request: Request,
     owner: Owner,
-    principal: Operator,
+    change: Freeing,
     nodes: Annotated[
         list[str],
         Query(
@@ -324,24 +288,18 @@ async def delete_claims(
             json_schema_extra={"items": {"type": "string", "pattern": ID_PATTERN}},
         ),
     ],
-    wait: Wait = None,
-    dry_run: DryRun = False,
 ) -> Response:
     """Remove an owner's claims on up to 1,000 nodes in one transaction: all or none."""
-    principal.check_may_claim_for(owner)
+    change.principal.check_may_claim_for(owner)
     await require_empty_body(request)
     node_ids = [check_node_id(node_id) for node_id in nodes]
 
-    def command(draft: Draft) -> dict[str, BlockedNode]:
-        return draft.remove_claims(owner, node_ids)
+    def body(outcome: Outcome[dict[str, BlockedNode]]) -> Json:
+        return {node_id: _removed_body(change.service, outcome, node) for node_id, node in outcome.value.items()}
 
-    if dry_run:
-        return await dry_run_response(request, command, principal, author(principal))
-    service = service_of(request)
-    outcome = await service.handler.submit(command, author(principal))
-    body = {node_id: _removed_body(service, outcome, node) for node_id, node in outcome.value.items()}
-    changed = {node.id for node in outcome.value.values()}
-    return await response_when_applied(request, body, outcome, changed, wait)
+    return await change.answer_with(
+        lambda draft: draft.remove_claims(owner, node_ids), lambda removed: removed.values(), body
+    )
 
 
 def _parse_claim(node_id: str, fields: object, now: int) -> _RequestedClaim:
@@ -349,9 +307,8 @@ def _parse_claim(node_id: str, fields: object, now: int) -> _RequestedClaim:
     return _RequestedClaim(body.node(node_id, now), body.last_evidence_timestamp)
 
 
-def _put(
-    service: Service, claims: Mapping[str, _RequestedClaim], owner: str, *, strict: bool
-) -> Command[dict[str, PutClaim]]:
+def _put(change: RequestedChange, claims: Mapping[str, _RequestedClaim], owner: str) -> Command[dict[str, PutClaim]]:
+    service = change.service
     nodes = {node_id: claim.node for node_id, claim in claims.items()}
     last_evidence = {node_id: claim.last_evidence for node_id, claim in claims.items()}
 
@@ -359,18 +316,17 @@ def _put(
         service.dismissals.check_evidence(draft, owner, last_evidence)
         return draft.put_claims(owner, nodes)
 
-    return require_known(service, nodes.keys(), command, strict=strict)
+    return require_known(service, nodes.keys(), command, strict=change.strict)
 
 
-def _nodes_after(command: Command[dict[str, PutClaim]]) -> Command[dict[str, BlockedNode]]:
-    """The command, made to return the nodes after it."""
-    return lambda draft: {node_id: result.node for node_id, result in command(draft).items()}
+def _nodes_after(results: dict[str, PutClaim]) -> list[BlockedNode]:
+    return [result.node for result in results.values()]
 
 
 def _put_body(service: Service, result: PutClaim) -> Json:
     return {"claim": claim_body(result.claim), "node": service.view.node_body(result.node)}
 
 
-def _removed_body(service: Service, outcome: Outcome[dict[str, BlockedNode]], node: BlockedNode) -> Json:
+def _removed_body(service: Service, outcome: Outcome[Any], node: BlockedNode) -> Json:
     freed = {change.node.id for change in outcome.changes if change.type.frees}
     return {"blocked": node.id not in freed, "node": service.view.node_body(node)}

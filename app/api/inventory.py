@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 
 from app.api.applied import task_managers_on
 from app.api.authorization import REQUIRE_READER
-from app.api.dry_run import known_nodes
+from app.api.change import known_nodes
 from app.api.parameters import Limit, NodeId
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, revision_headers

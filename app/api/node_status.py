@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -142,20 +141,6 @@ async def _changes_since(service: Service, revision: int) -> Sequence[Change]:
     with suppress(UnavailableError):
         return await feed.changes(revision, feed.revision) or ()
     return ()
-
-
-async def response_when_applied(
-    request: Request,
-    body: Json,
-    outcome: Outcome[Any],
-    node_ids: Collection[str],
-    seconds: int | None,
-    status: HTTPStatus = HTTPStatus.OK,
-) -> JsonResponse:
-    """The response to a change of these nodes, after `wait_until_applied`. Raises UnavailableError as that."""
-    response = JsonResponse(request, dump_json(body), status, outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome, node_ids, seconds))
-    return response
 
 
 async def _is_current(service: Service) -> bool:

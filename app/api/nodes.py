@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.api.authorization import REQUIRE_READER, Operator, author
-from app.api.dry_run import (
-    DryRun,
-    Force,
-    Strict,
-    author_with_force,
-    dry_run_response,
-    known_nodes,
-    require_known,
-    submit_within_limits,
-)
-from app.api.node_status import AMBIGUOUS, Wait, response_when_applied, wait_until_applied
+from app.api.authorization import REQUIRE_READER
+from app.api.change import Blocking, Freeing, RequestedChange, known_nodes, require_known
+from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, MinRevision, NodeId
 from app.api.problem_bodies import ConflictProblem, ConflictsProblem, Problem
 from app.api.problems import problem_responses
@@ -45,7 +37,7 @@ from app.engine.handler import Command, Outcome
 from app.requests import BlockRequest
 from app.service import Service, service_of
 from blocklist.model.changes import ChangeType
-from blocklist.model.draft import Draft, not_blocked_message
+from blocklist.model.draft import not_blocked_message
 from blocklist.model.errors import NotFoundError
 from blocklist.model.node import BlockedNode
 from blocklist.model.selector import Selector
@@ -117,31 +109,19 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     },
     openapi_extra=_ONE_NODE_BODY,
 )
-async def put_node(
-    request: Request,
-    node_id: NodeId,
-    principal: Operator,
-    wait: Wait = None,
-    dry_run: DryRun = False,
-    force: Force = None,
-    strict: Strict = False,
-) -> Response:
+async def put_node(request: Request, node_id: NodeId, change: Blocking) -> Response:
     """Block a node (201). If it is already blocked: with `allowMerge`, merge the two blocks (202); without it, 409."""
-    principal.check_may_block()
-    service, changed_by = service_of(request), author_with_force(principal, force)
-    command = require_known(
-        service,
-        [node_id],
-        block_command(node_id, await read_body(request, MAX_NODE_BODY), service.clock()),
-        strict=strict,
+    change.principal.check_may_block()
+    service = change.service
+    command = block_command(node_id, await read_body(request, MAX_NODE_BODY), service.clock())
+
+    def respond(outcome: Outcome[BlockedNode]) -> Response:
+        status, body = block_response(service, outcome)
+        return JsonResponse(request, body, status, outcome.revision)
+
+    return await change.answer(
+        require_known(service, [node_id], command, strict=change.strict), lambda node: [node], respond
     )
-    if dry_run:
-        return await dry_run_response(request, command, principal, changed_by)
-    outcome = await submit_within_limits(service, command, principal, changed_by)
-    status, body = block_response(service, outcome)
-    response = JsonResponse(request, body, status, outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome, [outcome.value.id], wait))
-    return response
 
 
 def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
@@ -170,42 +150,29 @@ def block_response(service: Service, outcome: Outcome[BlockedNode]) -> tuple[HTT
     },
     openapi_extra=_NODES_BODY,
 )
-async def put_nodes(
-    request: Request,
-    principal: Operator,
-    selector: OptionalSelector = None,
-    wait: Wait = None,
-    dry_run: DryRun = False,
-    force: Force = None,
-    strict: Strict = False,
-) -> Response:
+async def put_nodes(change: Blocking, selector: OptionalSelector = None) -> Response:
     """Block up to 1,000 nodes in one transaction: all or none. Each gets a revision, in the order of the body.
 
     With `selector` the body is that of one node, and blocks all nodes that are selected at the moment of the change.
     """
-    principal.check_may_block()
-    service, changed_by = service_of(request), author_with_force(principal, force)
-    command = await _block_many_command(request, service, selector, strict=strict)
-    warnings = warnings_of(service, selector)
-    if dry_run:
-        response = await dry_run_response(request, command, principal, changed_by)
-        response.raw_headers.extend(warnings)
-        return response
-    outcome = await submit_within_limits(service, command, principal, changed_by)
-    changed = {node.id for node in outcome.value.values()}
-    response = await response_when_applied(request, _nodes_body(service, outcome), outcome, changed, wait)
-    response.raw_headers.extend(warnings)
+    change.principal.check_may_block()
+    service, command = change.service, await _block_many_command(change, selector)
+    response = await change.answer_with(command, _values, lambda outcome: _nodes_body(service, outcome))
+    response.raw_headers.extend(warnings_of(service, selector))
     return response
 
 
-async def _block_many_command(
-    request: Request, service: Service, selector: Selector | None, *, strict: bool
-) -> Command[dict[str, BlockedNode]]:
+def _values(nodes: dict[str, BlockedNode]) -> Collection[BlockedNode]:
+    return nodes.values()
+
+
+async def _block_many_command(change: RequestedChange, selector: Selector | None) -> Command[dict[str, BlockedNode]]:
+    service = change.service
     if selector is not None:
-        block = BlockRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
-        return block_selected(service, selector, block, strict=strict)
-    nodes = parse_nodes(await read_body(request, MAX_NODES_BODY), service.clock())
-    return require_known(service, nodes.keys(), lambda draft: draft.block_many(nodes), strict=strict)
+        block = BlockRequest.parse(parse_json(await read_body(change.request, MAX_NODE_BODY)))
+        return block_selected(service, selector, block, strict=change.strict)
+    nodes = parse_nodes(await read_body(change.request, MAX_NODES_BODY), service.clock())
+    return require_known(service, nodes.keys(), lambda draft: draft.block_many(nodes), strict=change.strict)
 
 
 @router.delete(
@@ -222,21 +189,16 @@ async def _block_many_command(
     },
     openapi_extra=EMPTY_BODY,
 )
-async def delete_nodes(
-    request: Request, principal: Operator, selector: RequiredSelector, wait: Wait = None, dry_run: DryRun = False
-) -> Response:
+async def delete_nodes(request: Request, change: Freeing, selector: RequiredSelector) -> Response:
     """Unblock those of the selected nodes that are blocked, up to 1,000 in one transaction: all or none."""
-    principal.check_may_unblock()
+    change.principal.check_may_unblock()
     await require_empty_body(request)
-    service = service_of(request)
-    command = unblock_selected(service, selector)
-    if dry_run:
-        return await dry_run_response(request, lambda draft: command(draft).unblocked, principal, author(principal))
-    outcome = await service.handler.submit(command, author(principal))
-    changed = {node.id for node in outcome.value.unblocked.values()}
-    warnings = warnings_of(service, selector)
-    response = await response_when_applied(request, _unblocked_body(outcome.value), outcome, changed, wait)
-    response.raw_headers.extend(warnings)
+    response = await change.answer_with(
+        unblock_selected(change.service, selector),
+        lambda selection: selection.unblocked.values(),
+        lambda outcome: _unblocked_body(outcome.value),
+    )
+    response.raw_headers.extend(warnings_of(change.service, selector))
     return response
 
 
@@ -250,26 +212,20 @@ async def delete_nodes(
     responses={200: _UNBLOCKED, **problem_responses(400, 404, 409, 413, 503, _409=AMBIGUOUS)},
     openapi_extra=EMPTY_BODY,
 )
-async def delete_node(
-    request: Request, node_id: NodeId, principal: Operator, wait: Wait = None, dry_run: DryRun = False
-) -> Response:
+async def delete_node(request: Request, node_id: NodeId, change: Freeing) -> Response:
     """Unblock a node before its block expires, whoever claims it; 404 if it is not blocked."""
-    principal.check_may_unblock()
+    change.principal.check_may_unblock()
     await require_empty_body(request)
 
-    def command(draft: Draft) -> BlockedNode:
-        return draft.unblock(node_id)
+    def respond(outcome: Outcome[BlockedNode]) -> Response:
+        response = Response()
+        response.raw_headers.extend(revision_headers(request, outcome.revision))
+        # Not on the path of FLIP-224, whose response is fixed.
+        if request.scope["path"].startswith("/blocklist/nodes/"):
+            response.headers["Blocklist-Node"] = outcome.value.id
+        return response
 
-    if dry_run:
-        return await dry_run_response(request, command, principal, author(principal))
-    outcome = await service_of(request).handler.submit(command, author(principal))
-    response = Response()
-    response.raw_headers.extend(revision_headers(request, outcome.revision))
-    # Not on the path of FLIP-224, whose response is fixed.
-    if request.scope["path"].startswith("/blocklist/nodes/"):
-        response.headers["Blocklist-Node"] = outcome.value.id
-    response.raw_headers.extend(await wait_until_applied(request, outcome, [outcome.value.id], wait))
-    return response
+    return await change.answer(lambda draft: draft.unblock(node_id), lambda node: [node], respond)
 
 
 def _unblocked_body(selection: UnblockedSelection) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.dry_run import submit_within_limits
+from app.api.change import submit_within_limits
 from app.api.parameters import NodeId
 from app.page.errors import HtmlRoute
 from app.page.forms import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
-from app.api.dry_run import known_nodes
+from app.api.change import known_nodes
 from app.engine.handler import Command
 from app.page.forms import BlockForm
 from app.page.visitor import Visitor

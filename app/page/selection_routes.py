@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.dry_run import submit_within_limits
+from app.api.change import submit_within_limits
 from app.page.block_routes import force_reason
 from app.page.errors import HtmlRoute
 from app.page.forms import FIELDS, Form, FormError, SubmittedForm, initial_form, read_pairs

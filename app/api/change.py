@@ -1,8 +1,12 @@
-"""The parameters of changes: `dryRun` previews a change, `force` overrides limits, `strict` refuses unknown nodes."""
+"""The requests that change the list have one shape: check the role, build a command, try or execute it, wait, answer.
+
+`dryRun` previews a change, `force` overrides limits, `strict` refuses unknown nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,7 +14,8 @@ from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator
 
 from app.api.applied import task_managers_on
-from app.api.authorization import author
+from app.api.authorization import Operator, author
+from app.api.node_status import Wait, wait_until_applied
 from app.api.responses import JsonResponse
 from app.auth.principal import Principal
 from app.engine.handler import Command, Outcome
@@ -90,34 +95,91 @@ def require_known(service: Service, node_ids: Collection[str], command: Command[
     return run if strict else command
 
 
-def author_with_force(principal: Principal, force: str | None) -> Author:
-    """The author of a change that may override limits. Raises ForbiddenError if the principal is not an admin."""
-    if force is not None and not principal.role.allows(Role.ADMIN):
-        raise ForbiddenError("To override a limit requires the role admin.")
-    return author(principal, forced=force)
-
-
 async def submit_within_limits(
     service: Service, command: Command[T], principal: Principal, changed_by: Author
 ) -> Outcome[T]:
     """Execute the command unless it exceeds a limit. Raises what it raises, LimitError, UnavailableError."""
-    guarded = service.limit_guard.enforce(command, principal.role)
-    return await service.handler.submit(guarded, changed_by)
+    return await service.handler.submit(service.limit_guard.enforce(command, principal.role), changed_by)
 
 
-async def dry_run_response(
-    request: Request, command: Command[Any], principal: Principal, changed_by: Author
-) -> Response:
-    """What the command would do, evaluated in its turn. Raises what the command would raise."""
-    service = service_of(request)
-    outcome = await service.handler.submit(service.limit_guard.dry_run(command, principal.role), changed_by)
-    return JsonResponse(request, dump_json(_body(service, outcome.value)), revision=outcome.revision)
+@dataclass(frozen=True, slots=True)
+class RequestedChange:
+    """A request that changes the list: what it may do, and how it wants to be answered."""
+
+    request: Request
+    principal: Principal
+    author: Author
+    wait: int | None
+    dry_run: bool
+    strict: bool = False
+
+    @property
+    def service(self) -> Service:
+        return service_of(self.request)
+
+    async def answer(
+        self,
+        command: Command[T],
+        nodes: Callable[[T], Collection[BlockedNode]],
+        respond: Callable[[Outcome[T]], Response],
+    ) -> Response:
+        """Execute the command, and wait for listeners as `Prefer` asks; with `dryRun=true` say what it would do.
+
+        `nodes` are those that a command changes, of what it returns; `respond` makes the response to its outcome.
+        Raises what the command raises, LimitError, UnavailableError.
+        """
+        if self.dry_run:
+            trial = self.service.limit_guard.dry_run(command, self.principal.role)
+            tried = await self.service.handler.submit(trial, self.author)
+            body = _dry_run_body(self.service, tried.value, nodes(tried.value.value))
+            return JsonResponse(self.request, dump_json(body), revision=tried.revision)
+        outcome = await submit_within_limits(self.service, command, self.principal, self.author)
+        response = respond(outcome)
+        changed = {node.id for node in nodes(outcome.value)}
+        response.raw_headers.extend(await wait_until_applied(self.request, outcome, changed, self.wait))
+        return response
+
+    async def answer_with(
+        self,
+        command: Command[T],
+        nodes: Callable[[T], Collection[BlockedNode]],
+        body: Callable[[Outcome[T]], Json],
+    ) -> Response:
+        """The same with a body in JSON, and the status 200."""
+        return await self.answer(
+            command,
+            nodes,
+            lambda outcome: JsonResponse(self.request, dump_json(body(outcome)), revision=outcome.revision),
+        )
 
 
-def _body(service: Service, result: DryRunResult[Any]) -> Json:
-    value = result.value
+async def _blocking(
+    request: Request,
+    principal: Operator,
+    wait: Wait = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+    strict: Strict = False,
+) -> RequestedChange:
+    if force is not None and not principal.role.allows(Role.ADMIN):
+        raise ForbiddenError("To override a limit requires the role admin.")
+    return RequestedChange(request, principal, author(principal, forced=force), wait, dry_run, strict)
+
+
+async def _freeing(
+    request: Request, principal: Operator, wait: Wait = None, dry_run: DryRun = False
+) -> RequestedChange:
+    return RequestedChange(request, principal, author(principal), wait, dry_run)
+
+
+Blocking = Annotated[RequestedChange, Depends(_blocking)]
+"""An operator's request that blocks nodes. Raises ForbiddenError, UnauthorizedError, UnavailableError."""
+Freeing = Annotated[RequestedChange, Depends(_freeing)]
+"""An operator's request that frees nodes, or removes claims. Raises as Blocking."""
+
+
+def _dry_run_body(service: Service, result: DryRunResult[Any], nodes: Collection[BlockedNode]) -> Json:
     types = {change.node.id: change.type for change in result.changes}
-    nodes = list(value.values()) if isinstance(value, dict) else [value]
     known = known_nodes(service)
     created = [node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED]
     unknown, ambiguous = known.unknown(created), known.ambiguous(created)
