@@ -27,17 +27,13 @@ from app.engine.supervision import TaskHealth
 from app.engine.table_view import TableView
 from app.integrations.alertmanager.handler import AlertBlocker
 from app.integrations.alertmanager.metrics import AlertmanagerMetrics
-from app.listeners.directory import ListenerDirectory
 from app.listeners.drift import DriftMonitor
-from app.listeners.heartbeats import HeartbeatRecorder
-from app.listeners.nodes_file import NodesFile
-from app.listeners.ownership import PushOwnership
-from app.listeners.quota import ListenerQuota
-from app.listeners.reader import ListenerReader
-from app.listeners.registry import ListenerRegistry
-from app.listeners.unsaved_reports import UnsavedReports
-from app.listeners.usable_nodes import UsableNodes
-from app.listeners.writer import ListenerWriter
+from app.listeners.inventory import NodesFile
+from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
+from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
+from app.listeners.replication import ListenerReader, ListenerWriter, PushOwnership, UnsavedReports
+from app.listeners.reports import ListenerQuota
+from app.listeners.state import ListenerDirectory, UsableNodes
 from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
 from app.metrics.collectors import (
@@ -59,9 +55,6 @@ from app.notices.notifier import NoNotices, Notices, Notifier
 from app.notices.observer import ListenerObserver
 from app.notices.target import Target
 from app.notices.tracked_nodes import TrackedNodes
-from app.push.batches import BatchCache
-from app.push.pusher import Pusher
-from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.settings import Settings
 from app.store.database import make_store
 from app.store.queries import LoadedState, Topic

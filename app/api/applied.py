@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.service import Service
 from blocklist.model.changes import Change
 

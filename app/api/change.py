@@ -20,7 +20,7 @@ from app.api.responses import JsonResponse
 from app.auth.principal import Principal
 from app.engine.handler import Command, Outcome
 from app.engine.limits import DryRunResult
-from app.listeners.known_nodes import KnownNodes
+from app.listeners.inventory import KnownNodes
 from app.service import Service, service_of
 from blocklist.model.changes import Author, ChangeType
 from blocklist.model.draft import Draft

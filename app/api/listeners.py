@@ -14,7 +14,7 @@ from app.api.parameters import AllowedParameters, ResourceId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, parse_in_turns, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.requests import HeartbeatBody, Id, RegistrationBody, SessionBody
 from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError

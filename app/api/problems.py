@@ -17,8 +17,8 @@ from app.api.request_body import TooLargeError
 from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.engine.handler import CommandFailedError
-from app.listeners.known_nodes import KnownNodes
-from app.listeners.quota import ReportsTooLargeError, TooManyListenersError
+from app.listeners.inventory import KnownNodes
+from app.listeners.reports import ReportsTooLargeError, TooManyListenersError
 from app.net.host_policy import MisdirectedError
 from app.service import service_of
 from app.store.error_translation import LockedError

@@ -10,8 +10,7 @@ from typing import Final
 
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
-from app.listeners.directory import ListenerDirectory
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerDirectory, ListenerEntry
 from blocklist.model.drift import (
     DriftKind,
     DriftObserver,

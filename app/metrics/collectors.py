@@ -12,10 +12,10 @@ from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
 from app.engine.supervision import TaskHealth
-from app.listeners.directory import ListenerDirectory
 from app.listeners.drift import DriftMonitor
-from app.listeners.writer import ListenerWriter
-from app.push.pusher import Pusher
+from app.listeners.push import Pusher
+from app.listeners.replication import ListenerWriter
+from app.listeners.state import ListenerDirectory
 from app.store.clock_offset import ClockOffset
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.drift import DriftKind

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from app.engine.list_view import ListView
-from app.listeners.directory import ListenerDirectory
 from app.listeners.drift import DriftMonitor
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.notices.event import Event, NoticeKind, Subject
 from app.notices.tracked_nodes import TrackedNode, TrackedNodes
 from blocklist.model.drift import Drift, DriftReport

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.api.applied import task_managers_on
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.page.block_intervals import cause_group
 from app.page.list_model import ListFilter, authors_of, matching_nodes
 from app.page.shared import SharedValues

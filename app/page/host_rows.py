@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from app.listeners.last_reports import TasksOnHost
+from app.listeners.reports import TasksOnHost
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.task_count import TaskCount
 

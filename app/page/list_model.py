@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from app.api.applied import task_managers_on
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.service import Service
 from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
 from blocklist.model.task_count import TaskCount

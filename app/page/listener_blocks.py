@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.page.host_rows import BlockAtListener
 from app.service import Service
 from blocklist.model.node import BlockedNode

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
 
-from app.listeners.entry import ListenerEntry
-from app.listeners.last_reports import LastReport, tasks_by_host, total_tasks
-from app.listeners.writer import FORGET_AFTER_MS
+from app.listeners.replication import FORGET_AFTER_MS
+from app.listeners.reports import LastReport, tasks_by_host, total_tasks
+from app.listeners.state import ListenerEntry
 from app.page.excerpt import MAX_ROWS, Excerpt
 from app.page.host_rows import HostRow, HostState, count_states
 from app.page.listener_nodes import HostRows, listener_rows, usable_nodes

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.listeners.entry import ListenerEntry
-from app.listeners.last_reports import LastReport, TasksOnHost
+from app.listeners.reports import LastReport, TasksOnHost
+from app.listeners.state import ListenerEntry
 from app.page.host_rows import BlockAtListener, HostRow, host_rows
 from app.page.listener_blocks import block_at
 from app.page.shared import SharedValues

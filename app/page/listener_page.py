@@ -7,7 +7,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import ResourceId
-from app.listeners.writer import FORGET_AFTER_MS
+from app.listeners.replication import FORGET_AFTER_MS
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
 from app.page.listener_model import ListenerState, listener_state

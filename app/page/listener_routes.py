@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
-from app.listeners.entry import ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.page.errors import HtmlRoute
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor

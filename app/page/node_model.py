@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.api.applied import TaskManager, by_listener, task_managers_on
 from app.api.change import known_nodes
-from app.listeners.last_reports import TasksOnHost
+from app.listeners.reports import TasksOnHost
 from app.page.excerpt import Excerpt
 from app.page.host_rows import EXPLANATIONS, STATE_ORDER, BlockAtListener, HostState, host_state, is_settled
 from app.page.listener_blocks import block_at

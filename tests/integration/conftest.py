@@ -191,7 +191,7 @@ def restartable_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Da
     folder = tmp_path_factory.mktemp("restartable_replicas")
     settings = {"heartbeat": "1s", "trusted_proxies": "127.0.0.1/32"}
     settings |= {"max_waits_per_client": "20"} | databases.settings(folder)
-    constants = {"app.push.resource_manager_barrier.MAX_WAIT_SECONDS": 600.0}
+    constants = {"app.listeners.push.MAX_WAIT_SECONDS": 600.0}
     with running_replicas(folder, 2, constants=constants, **settings) as replicas:
         yield replicas
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.push.webhook_client import TIMEOUT_SECONDS
+from app.listeners.webhook_client import TIMEOUT_SECONDS
 from blocklist.model.roles import Role
 from tests.integration.databases import Databases
 from tests.integration.listeners import get_listener, put, registration_body, wait_until_pushed

@@ -19,6 +19,7 @@ from app.engine.evidence_blocks import RETRY_MS
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
 from app.http.fast_table import TableRequest
+from app.listeners.push import Pusher
 from app.logs.change_log import ChangeLogWriter
 from app.main import create_app
 from app.metrics.metrics import Metrics
@@ -28,7 +29,6 @@ from app.notices.notifier import Notifier
 from app.page.groups import grouped_page
 from app.page.list_model import list_page, parse_filter
 from app.page.shared import SharedValues
-from app.push.pusher import Pusher
 from app.service import Service
 from app.settings import Settings
 from app.store.listeners import ListenerStore

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from app.push.webhook_client import TIMEOUT_SECONDS
+from app.listeners.webhook_client import TIMEOUT_SECONDS
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import get_listener, put, wait_until_pushed
 from tests.integration.process import free_port, wait_until

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.listeners import writer
+from app.listeners import replication
 from tests.integration.bodies import now_ms
 from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
@@ -229,7 +229,7 @@ class TestExpiry:
     def test_an_expired_listener_is_removed_later(
         self, start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(writer, "FORGET_AFTER_MS", 600_000)
+        monkeypatch.setattr(replication, "FORGET_AFTER_MS", 600_000)
         service = start_in_process(clock=RunningClock())
         client = service.client()
         register(client, "jm", leaseSeconds=60)

@@ -19,7 +19,7 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import Inspector
 
 from app.auth import admin_token_file
-from app.listeners import writer
+from app.listeners import replication
 from app.main import create_app
 from app.settings import Settings
 from app.store.migration import migrate
@@ -134,7 +134,7 @@ class TestUpgrade:
     def test_the_service_serves_the_migrated_database(
         self, empty: str, schema: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(writer, "FORGET_AFTER_MS", 10_000 * 86_400_000)
+        monkeypatch.setattr(replication, "FORGET_AFTER_MS", 10_000 * 86_400_000)
         create_with_rows(empty, schema)
         migrate(empty)
         settings = Settings(database_url=empty, auth="tokens")

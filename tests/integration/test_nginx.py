@@ -13,7 +13,7 @@ from threading import Event
 import httpx
 import pytest
 
-from app.listeners.registry import CATCH_UP_SECONDS
+from app.listeners.operations import CATCH_UP_SECONDS
 from app.watch.event_stream import KEEPALIVE_SECONDS
 from tests.integration.bodies import all_changes, block, current_list, revision_of
 from tests.integration.event_stream import following, next_events, watching

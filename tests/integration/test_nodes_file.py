@@ -11,7 +11,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.listeners.nodes_file import CHECK_SECONDS
+from app.listeners.inventory import CHECK_SECONDS
 from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess, StartReplicas
 from tests.integration.in_process import InProcessService

@@ -9,7 +9,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from app.push import resource_manager_barrier
+from app.listeners import push
 from tests.integration.bodies import EVACUATE, PERMANENT, current_list, later
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock
@@ -270,7 +270,7 @@ class TestResourceManagersFirst:
     @pytest.fixture
     def unlimited(self, start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch) -> InProcessService:
         """A service that waits for ResourceManagers longer than any test runs."""
-        monkeypatch.setattr(resource_manager_barrier, "MAX_WAIT_SECONDS", 600.0)
+        monkeypatch.setattr(push, "MAX_WAIT_SECONDS", 600.0)
         return start_in_process(clock=RunningClock())
 
     @pytest.fixture

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, cast
 
 from app.engine.list_view import ListView
-from app.push.batches import BatchCache
+from app.listeners.push import BatchCache
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.changes import Change, ChangeType, Snapshot

@@ -11,11 +11,9 @@ from dataclasses import replace
 import pytest
 
 from app.engine.list_view import ListView
-from app.listeners.directory import ListenerDirectory
-from app.listeners.entry import ListenerEntry
-from app.listeners.known_nodes import KnownNodes
-from app.listeners.quota import ListenerQuota
-from app.listeners.usable_nodes import UsableNodes
+from app.listeners.inventory import KnownNodes
+from app.listeners.reports import ListenerQuota
+from app.listeners.state import ListenerDirectory, ListenerEntry, UsableNodes
 from app.requests import HeartbeatBody
 from app.store.listeners import Secret
 from blocklist.model.changes import Change, ChangeType, Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.listeners.quota import ListenerQuota, ReportsTooLargeError
+from app.listeners.reports import ListenerQuota, ReportsTooLargeError
 
 
 def test_a_listener_that_another_principal_registers_no_longer_counts_for_the_first() -> None:

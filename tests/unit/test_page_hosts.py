@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.listeners.last_reports import TasksOnHost, tasks_by_host, total_tasks
+from app.listeners.reports import TasksOnHost, tasks_by_host, total_tasks
 from app.page.excerpt import MAX_ROWS, Excerpt
 from app.page.host_rows import BlockAtListener, HostState, count_states, host_rows, host_state
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

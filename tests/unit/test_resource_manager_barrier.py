@@ -6,10 +6,9 @@ import asyncio
 from dataclasses import replace
 
 from app.engine.list_view import ListView
-from app.listeners.directory import ListenerDirectory
-from app.listeners.entry import ListenerEntry
-from app.listeners.quota import ListenerQuota
-from app.push.resource_manager_barrier import ResourceManagerBarrier
+from app.listeners.push import ResourceManagerBarrier
+from app.listeners.reports import ListenerQuota
+from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
 from blocklist.model.confirmed_nodes import ConfirmedNodes

@@ -1,9 +1,4 @@
-"""Pusher: pushes to each listener with a callback what it has not applied, and an empty push after a quiet interval.
-
-A listener is a cursor: its task reads from the revision that the listener acknowledged, and has one POST in flight at a
-time. So changes arrive in order and at least once, and nothing is queued. A listener that is slow, dead or hostile
-delays only its own task.
-"""
+"""Pushes: a task for each listener with a callback, and what all of them share."""
 
 from __future__ import annotations
 
@@ -11,31 +6,142 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from app.engine.list_view import ListView
 from app.engine.supervision import supervise
-from app.listeners.directory import ListenerDirectory
-from app.listeners.entry import ListenerEntry
-from app.listeners.heartbeats import HeartbeatRecorder
-from app.listeners.ownership import PushOwnership
+from app.listeners.operations import HeartbeatRecorder
+from app.listeners.replication import PushOwnership
+from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.logs.isolation import isolated
 from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError, PushRejectedError
-from app.push.batches import Batch, BatchCache
-from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.backoff import Backoff
 from blocklist.model.errors import BlocklistError
 from blocklist.model.listener import ListenerRole
+from blocklist.wire.json import Json, dump_json
+from blocklist.wire.pushes import changes_batch, empty_batch, snapshot_batch
 
 if TYPE_CHECKING:
-    from app.push.webhook_client import PushResponse, WebhookClient
+    from app.listeners.webhook_client import PushResponse, WebhookClient
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """`body` is the JSON after the listener's own fields, to the closing brace; `empty` is a push without changes.
+
+    Its revisions belong to `history`.
+    """
+
+    from_revision: int
+    to_revision: int
+    history: str
+    empty: bool
+    body: bytes
+
+
+class BatchCache:
+    """The body of a push, rendered once for all listeners at the same cursor. Belongs to the event loop.
+
+    Keeps the last batch of changes and the last snapshot.
+    """
+
+    def __init__(self, feed: ChangeFeed, view: ListView) -> None:
+        self._feed = feed
+        self._view = view
+        self._changes_cache: tuple[tuple[str, int, int], Batch] | None = None
+        self._snapshot_cache: tuple[int, Batch] | None = None
+
+    async def get(self, acked: int | None, until: int) -> Batch:
+        """All changes after `acked` up to `until`; the whole list if `acked` is None or no longer in the log.
+
+        Raises UnavailableError if the changes are only in the database, and that is unavailable.
+        """
+        if acked is None:
+            return self._snapshot(0)
+        history = self._feed.history
+        if self._changes_cache is not None and self._changes_cache[0] == (history, acked, until):
+            return self._changes_cache[1]
+        if acked >= until:
+            return _batch(acked, empty_batch(acked, history), empty=True)
+        changes = await self._feed.changes(acked, until)
+        if changes is None or history != self._feed.history:
+            return self._snapshot(acked)
+        batch = _batch(acked, changes_batch(changes, history), empty=False)
+        self._changes_cache = ((history, acked, until), batch)
+        return batch
+
+    def _snapshot(self, from_revision: int) -> Batch:
+        if self._snapshot_cache is not None:
+            valid_until, batch = self._snapshot_cache
+            current = (batch.history, batch.to_revision) == (self._feed.history, self._feed.revision)
+            if current and self._view.clock() < valid_until:
+                return _from_revision(batch, from_revision)
+        valid_until, snapshot = self._view.snapshot()
+        batch = _batch(from_revision, snapshot_batch(snapshot), empty=False)
+        self._snapshot_cache = (valid_until, batch)
+        return batch
+
+
+def _batch(from_revision: int, fields: Json, *, empty: bool) -> Batch:
+    # `fromRevision` is first: `_from_revision` replaces it.
+    body = dump_json({"fromRevision": from_revision, **fields})[1:]
+    return Batch(
+        from_revision=from_revision,
+        to_revision=fields["toRevision"],
+        history=fields["history"],
+        empty=empty,
+        body=body,
+    )
+
+
+def _from_revision(batch: Batch, revision: int) -> Batch:
+    """The same batch for a listener with another cursor."""
+    if batch.from_revision == revision:
+        return batch
+    rest = batch.body[batch.body.index(b",") :]
+    return replace(batch, from_revision=revision, body=b'"fromRevision":%d%b' % (revision, rest))
+
+
+MAX_WAIT_SECONDS: Final = 1.0
+"""For each revision: a ResourceManager that hangs must not keep jobs on a blocked node."""
+
+
+class ResourceManagerBarrier:
+    """A JobMaster gets a revision once every live ResourceManager has applied it, or after MAX_WAIT_SECONDS.
+
+    FLIP-224, Blocklist synchronisation: otherwise a job could request slots and be given some on the node just blocked.
+    All waiters for a revision share one task. Belongs to the event loop.
+    """
+
+    def __init__(self, directory: ListenerDirectory) -> None:
+        self._directory = directory
+        self._waits: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    async def wait(self, history: str, revision: int) -> None:
+        """Return when JobMasters may get `revision` of the current history."""
+        if self._directory.resource_managers_applied(revision):
+            return
+        task = self._waits.get((history, revision))
+        if task is None:
+            task = self._waits[history, revision] = asyncio.create_task(self._wait_for_acks(history, revision))
+        await asyncio.shield(task)
+
+    async def _wait_for_acks(self, history: str, revision: int) -> None:
+        directory = self._directory
+        try:
+            await directory.acks.wait_for(lambda: directory.resource_managers_applied(revision), MAX_WAIT_SECONDS)
+        finally:
+            # Kept for a while: a JobMaster that comes to this revision late does not wait again.
+            asyncio.get_running_loop().call_later(MAX_WAIT_SECONDS + 1, self._waits.pop, (history, revision), None)
+
 
 BACKOFF: Final = Backoff(initial=0.2, cap=10.0)
 NOT_DELIVERED: Final = (
@@ -49,7 +155,11 @@ EXPIRED_POLL_SECONDS: Final = 0.1
 
 
 class Pusher:
-    """Belongs to the event loop.
+    """Pushes to each listener with a callback what it has not applied. Belongs to the event loop.
+
+    A listener is a cursor: its task reads from the revision that the listener acknowledged, and has one POST in flight
+    at a time. So changes arrive in order and at least once, and nothing is queued. A listener that is slow, dead or
+    hostile delays only its own task.
 
     `sent` and `failed` count POSTs, `restarts` the tasks that failed. `on_duration` is called with the duration of each
     POST that succeeded, in seconds. A listener that has applied everything gets an empty push every
@@ -195,7 +305,7 @@ class Pusher:
         suffix = f"-{now}" if batch.empty else ""
         message_id = f"{batch.history}-{listener.id}-{batch.from_revision}-{batch.to_revision}{suffix}"
         if self._client is None:
-            from app.push.webhook_client import WebhookClient  # noqa: PLC0415 - aiohttp is 10 MB that only pushes need
+            from app.listeners.webhook_client import WebhookClient  # noqa: PLC0415 - aiohttp is 10 MB that only pushes need
 
             self._client = WebhookClient()
         return await self._client.post(target, body, message_id, entry.secret.valid_secrets(now), now)

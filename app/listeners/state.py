@@ -1,37 +1,156 @@
-"""ListenerDirectory: all registered listeners in memory, and what their reports change."""
+"""The registered listeners in memory, and the nodes that they may use."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
-from app.listeners.entry import ListenerEntry
-from app.listeners.inventory_updater import InventoryUpdater
-from app.listeners.last_reports import LastReports
-from app.listeners.quota import ListenerQuota, size_of
-from app.listeners.report_codec import (
+from app.listeners.inventory import InventoryUpdater
+from app.listeners.reports import (
     ERROR,
     EVIDENCE,
     TASK_MANAGERS,
+    LastReports,
+    ListenerQuota,
     dump_evidence,
     dump_part,
     load_evidence,
     load_part,
     part_names,
+    size_of,
 )
+from app.store.listeners import Secret
+from blocklist.model.changes import Change
 from blocklist.model.confirmed_nodes import ConfirmedNodes
+from blocklist.model.draft import Draft
 from blocklist.model.evidence import EvidenceStore
-from blocklist.model.host_matching import normalize_name
+from blocklist.model.host_matching import Aliases, NameIndex, no_aliases, normalize_name
 from blocklist.model.inventory import Inventory
-from blocklist.model.listener import ListenerRole
+from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.machine_count import MachineCount
+from blocklist.model.machine_index import MachineIndex
 from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.model.reported_node import NodeSource, SourceKind
+from blocklist.model.usable_nodes import (
+    ListenerNodes,
+    believed_nodes,
+    blocked_names,
+    count_usable,
+    matching_names,
+)
+
+if TYPE_CHECKING:
+    from app.watch.change_feed import ChangeFeed
+
+
+MAX_ACKS: Final = 256
+"""Number of acknowledgements per listener whose times are kept."""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class ListenerEntry:
+    """One registration of a listener, as this process knows it; a renewal keeps the entry, a new session makes another.
+
+    `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push as
+    callers see it, `logged_error` the same in the log of this replica.
+    `confirmed` is whether it has sent a heartbeat since this process started: earlier reports are lost, and what it
+    acknowledged then may not be in force any more.
+    `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
+    (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
+    `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
+    pairs of a revision and when it was acknowledged (Unix ms).
+    """
+
+    listener: Listener
+    secret: Secret
+    owner: str | None = None
+    expired: bool = False
+    confirmed: bool = True
+    error: str | None = None
+    logged_error: str | None = None
+    report: Report = EMPTY_REPORT
+    reported_at: dict[str, int] = field(default_factory=dict)
+    nodes: frozenset[str] | None = None
+    task_manager_nodes: tuple[set[str], frozenset[str]] | None = None
+    believed_nodes: tuple[tuple[frozenset[str] | None, frozenset[str], int], frozenset[str]] | None = None
+    acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
+    aliases: Aliases = no_aliases
+    _refused_names: tuple[Mapping[str, str], NameIndex] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.listener.id
+
+    def is_live(self, now: int) -> bool:
+        """Whether the lease is valid at `now` (Unix ms); never again once it has expired, if the clock is set back."""
+        return not self.expired and self.listener.is_live(now)
+
+    def lease_time(self, now: int) -> int:
+        """The time with which to compare the lease: `now`, or its end once it has expired (Unix ms)."""
+        return max(now, self.listener.lease_end) if self.expired else now
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Blocks that it does not carry out: node id to the reason."""
+        return self.report.refused or {}
+
+    @property
+    def running_tasks(self) -> Mapping[str, int]:
+        """Number of tasks that run on each TaskManager, for those that it reported."""
+        return self.report.running_tasks or {}
+
+    def next_timestamp(self, now: int) -> int:
+        """The time of a new report: later than all earlier ones, also where another replica's clock is ahead."""
+        return max([now, *(at + 1 for at in self.reported_at.values())])
+
+    def has_acked(self, revision: int) -> bool:
+        """Whether it has acknowledged the list up to `revision`: all of it is in force, except for what it refused."""
+        return not self.listener.is_behind(revision)
+
+    def has_confirmed(self, revision: int) -> bool:
+        """Whether it has acknowledged `revision`, and is known to have been alive since this process started."""
+        return self.confirmed and self.has_acked(revision)
+
+    @property
+    def confirmed_revision(self) -> int:
+        """The revision up to which `has_confirmed` holds; -1 if for none."""
+        acked = self.listener.acked
+        return acked if acked is not None and self.confirmed else -1
+
+    def has_applied(self, revision: int, node_id: str) -> bool:
+        """Whether the change of the node at `revision` is in force there."""
+        return self.has_confirmed(revision) and self.refusal_of(node_id) is None
+
+    def refusal_of(self, node_id: str) -> str | None:
+        """The reason why it does not carry out the block of this node, reported under any name of the machine."""
+        refused = self.refused
+        if not refused or node_id in refused:
+            return refused.get(node_id)
+        if self._refused_names is None or self._refused_names[0] is not refused:
+            self._refused_names = refused, NameIndex(refused, self.aliases)
+        name = next(self._refused_names[1].matching(node_id), None)
+        return None if name is None else refused[name]
+
+    def acked_at(self, revision: int) -> int | None:
+        """When it acknowledged `revision` (Unix ms); None if it has not, or the time is no longer known."""
+        if not self.has_acked(revision) or (self.acks.maxlen == len(self.acks) and self.acks[0][0] > revision):
+            return None
+        return next((at for acked, at in self.acks if acked >= revision), None)
+
+    def lag_ms(self, feed: ChangeFeed, now: int) -> int:
+        """Age of the oldest change that it has not applied, in milliseconds; 0 if it has applied all."""
+        if not self.listener.is_behind(feed.revision):
+            return 0
+        since = None if self.listener.acked is None else feed.timestamp_of(self.listener.acked + 1)
+        return max(0, now - (self.listener.registered_at if since is None else since))
+
 
 _SOURCE_KINDS: Final = {ListenerRole.RESOURCE_MANAGER: SourceKind.MANAGER, ListenerRole.JOB_MASTER: SourceKind.AGENT}
 
@@ -286,7 +405,11 @@ class ListenerDirectory:
         Evidence is exported with the times at which it was first and last reported; a replica that missed earlier
         exports would otherwise take it for new.
         """
-        return dump_evidence(self._evidence.of_application(entry.id)) if part == EVIDENCE else dump_part(entry, part)
+        if part == ERROR:
+            return json.dumps(entry.error)
+        if part == EVIDENCE:
+            return dump_evidence(self._evidence.of_application(entry.id))
+        return dump_part(entry.report, part)
 
     def import_part(self, entry: ListenerEntry, part: str, text: str, at: int) -> None:
         """Apply what `export_part` returned, usually on another replica. Raises InvalidError if it cannot be read."""
@@ -325,3 +448,80 @@ def _source_with_other_role(entry: ListenerEntry) -> NodeSource:
     """The source that it was, if it has changed its role."""
     other = next(role for role in ListenerRole if role is not entry.listener.role)
     return NodeSource(_SOURCE_KINDS[other], entry.id)
+
+
+class UsableNodes:
+    """The nodes that registered listeners may use, and how many of them are not blocked. Belongs to the event loop.
+
+    Reported nodes are in memory: after a restart heartbeats report them again.
+    """
+
+    def __init__(self, directory: ListenerDirectory, view: ListView, confirmed_nodes: ConfirmedNodes) -> None:
+        self._directory = directory
+        self._view = view
+        self._confirmed_nodes = confirmed_nodes
+
+    def nodes_of(self, entry: ListenerEntry) -> frozenset[str] | None:
+        """The nodes that it reported and is believed, else those of its TaskManagers; None if it reported neither.
+
+        One name for each machine.
+        """
+        runs_on = self._runs_on(entry)
+        if entry.nodes is None and not runs_on:
+            return None
+        state = (entry.nodes, runs_on, self._confirmed_nodes.version)
+        if entry.believed_nodes is None or entry.believed_nodes[0] != state:
+            entry.believed_nodes = state, self._confirmed_nodes.one_name_each(self._believed(entry.nodes, runs_on))
+        return entry.believed_nodes[1]
+
+    def _believed(self, stated: frozenset[str] | None, runs_on: frozenset[str]) -> frozenset[str]:
+        return runs_on if stated is None else believed_nodes(stated, runs_on, self._confirmed_nodes.confirmed_name)
+
+    def counter(self) -> Callable[[ListenerEntry], int | None]:
+        """A function that returns the number of nodes of a listener that are not blocked now; None if it has none."""
+
+        @cache
+        def blocked() -> set[str]:
+            return blocked_names(self.names, Draft(self._view.tracker, self._view.clock()))
+
+        def count(entry: ListenerEntry) -> int | None:
+            nodes = self.nodes_of(entry)
+            return None if nodes is None else count_usable(nodes, blocked())
+
+        return count
+
+    @property
+    def any_minimum(self) -> bool:
+        """Whether any listener, live or not, has a minimum; a cheap check."""
+        return self._directory.any_minimum
+
+    @property
+    def names(self) -> MachineIndex:
+        """The nodes that any listener names."""
+        return self._confirmed_nodes.names
+
+    def minimums(self, changes: Iterable[Change]) -> list[ListenerNodes]:
+        """The live listeners with a minimum that name a machine which these changes block or free, by id."""
+        touched = matching_names(self.names, changes)
+        entries = [
+            entry
+            for entry in self._directory.live()
+            if entry.listener.min_nodes and not touched.isdisjoint(self._confirmed_nodes.named_by(entry.id))
+        ]
+        return [
+            ListenerNodes(id=entry.id, nodes=nodes, minimum=entry.listener.min_nodes)
+            for entry in sorted(entries, key=lambda entry: entry.id)
+            if (nodes := self.nodes_of(entry)) is not None
+        ]
+
+    @property
+    def known(self) -> MachineCount:
+        """The nodes that listeners report as all theirs, until they leave or their lease expires."""
+        return self._directory.reported_nodes
+
+    def _runs_on(self, entry: ListenerEntry) -> frozenset[str]:
+        """The nodes of its TaskManagers, in normal form."""
+        nodes = self._view.task_managers.nodes_of(entry.id)
+        if entry.task_manager_nodes is None or entry.task_manager_nodes[0] != nodes:
+            entry.task_manager_nodes = nodes, frozenset(map(normalize_name, nodes))
+        return entry.task_manager_nodes[1]

@@ -1,1 +1,0 @@
-"""Pushes to listeners with a callback: signed webhooks, retried, ResourceManagers first."""
