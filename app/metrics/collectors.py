@@ -16,7 +16,7 @@ from app.listeners.drift import DriftMonitor
 from app.listeners.push import Pusher
 from app.listeners.replication import ListenerWriter
 from app.listeners.state import ListenerDirectory
-from app.store.clock_offset import ClockOffset
+from app.store.store import ClockOffset
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.drift import DriftKind
 from blocklist.model.evidence import EvidenceStore, FindingKind

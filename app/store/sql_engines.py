@@ -32,7 +32,7 @@ def make_blocking_engine(url: str) -> Engine:
     """A blocking engine for use before or without the service, such as checks and migrations."""
     if not is_postgresql(url):
         return make_engine(url)
-    from app.store.postgresql_connection import connect  # noqa: PLC0415 - loads the driver only for PostgreSQL
+    from app.store.postgresql import connect  # noqa: PLC0415 - loads the driver only for PostgreSQL
 
     return create_engine("postgresql+psycopg://", creator=lambda: connect(url), poolclass=NullPool)
 

@@ -20,11 +20,10 @@ from sqlalchemy.exc import DBAPIError
 
 from app.store import queries
 from app.store.error_translation import DatabaseFileError, sqlite_code, to_unavailable
-from app.store.head_file import HeadFile, Mark, lacks_commits, read_mark, write_mark
 from app.store.queries import PROBE_STATEMENTS, Head, LogTail, StaleError, Topic, log_row, log_tail
 from app.store.schema_check import translating_driver_errors
 from app.store.sql_engines import make_engine
-from app.store.sqlite_file import SqliteFile
+from app.store.sqlite_file import HeadFile, Mark, SqliteFile, lacks_commits, read_mark, write_mark
 from app.store.store import MAX_TAIL, OnRemoteChange, Query, Store
 from app.store.tables import blocked_nodes, changes, log_head
 from blocklist.model.changes import Change, ChangeType

@@ -9,11 +9,9 @@ from functools import partial
 import pytest
 
 from app.main import unix_millis
-from app.store.clock_offset import ClockOffset
-from app.store.postgresql import CHANNEL, Notifications
-from app.store.postgresql_connection import connect_async
+from app.store.postgresql import CHANNEL, Notifications, connect_async
 from app.store.queries import Topic
-from app.store.store import OnRemoteChange
+from app.store.store import ClockOffset, OnRemoteChange
 
 pytestmark = pytest.mark.databases("postgresql")
 

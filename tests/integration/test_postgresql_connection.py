@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.store.postgresql_connection import connect_async, deadline
+from app.store.postgresql import connect_async, deadline
 from tests.postgres import PostgresServer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from app.store.clock_offset import ClockOffset
+from app.store.store import ClockOffset
 
 
 @pytest.mark.parametrize(
