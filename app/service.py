@@ -28,7 +28,7 @@ from app.engine.table_view import TableView
 from app.integrations.alertmanager.handler import AlertBlocker
 from app.integrations.alertmanager.metrics import AlertmanagerMetrics
 from app.listeners.drift import DriftMonitor
-from app.listeners.inventory import NodesFile
+from app.listeners.inventory import KnownNodes, NodesFile
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
 from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
 from app.listeners.replication import ListenerReader, ListenerWriter, PushOwnership, UnsavedReports
@@ -92,6 +92,7 @@ class Service:
 
         # The list
         self.inventory = Inventory()
+        self.known_nodes = KnownNodes(self.inventory)
         aliases, machine_of = self.inventory.aliases, self.inventory.machine_of
         store.use_aliases(aliases)
         tracker = BlocklistTracker(loaded.snapshot, aliases)

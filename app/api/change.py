@@ -20,7 +20,6 @@ from app.api.responses import JsonResponse
 from app.auth.principal import Principal
 from app.engine.handler import Command, Outcome
 from app.engine.limits import DryRunResult
-from app.listeners.inventory import KnownNodes
 from app.service import Service, service_of
 from blocklist.model.changes import Author, ChangeType
 from blocklist.model.draft import Draft
@@ -80,16 +79,11 @@ Strict = Annotated[bool, Depends(_strict)]
 """Whether the query contains `strict=true`."""
 
 
-def known_nodes(service: Service) -> KnownNodes:
-    """The nodes that are known at this moment."""
-    return KnownNodes(service.inventory)
-
-
 def require_known(service: Service, node_ids: Collection[str], command: Command[T], *, strict: bool) -> Command[T]:
     """The command; if `strict`, made to raise UnknownNodeError for a node that is neither known nor blocked."""
 
     def run(draft: Draft) -> T:
-        known_nodes(service).require([name for name in node_ids if not find_blocked(draft, name, draft.now)])
+        service.known_nodes.require([name for name in node_ids if not find_blocked(draft, name, draft.now)])
         return command(draft)
 
     return run if strict else command
@@ -180,7 +174,7 @@ Freeing = Annotated[RequestedChange, Depends(_freeing)]
 
 def _dry_run_body(service: Service, result: DryRunResult[Any], nodes: Collection[BlockedNode]) -> Json:
     types = {change.node.id: change.type for change in result.changes}
-    known = known_nodes(service)
+    known = service.known_nodes
     created = [node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED]
     unknown, ambiguous = known.unknown(created), known.ambiguous(created)
     return {

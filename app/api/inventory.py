@@ -12,7 +12,6 @@ from pydantic import AfterValidator
 
 from app.api.applied import task_managers_on
 from app.api.authorization import REQUIRE_READER
-from app.api.change import known_nodes
 from app.api.parameters import Limit, NodeId
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, revision_headers
@@ -129,7 +128,7 @@ def _find(service: Service, node_id: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        suggestion = known_nodes(service).suggestion(node_id)
+        suggestion = service.known_nodes.suggestion(node_id)
         hint = "" if suggestion is None else f"; did you mean {suggestion}?"
         raise NotFoundError(f"Nobody reports a node {node_id}{hint or '.'}")
     raise AmbiguousNodeError(ambiguous_message(node_id, [*map(inventory.spelling, found)]), ())

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.authorization import REQUIRE_READER
-from app.api.change import Blocking, Freeing, RequestedChange, known_nodes, require_known
+from app.api.change import Blocking, Freeing, RequestedChange, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, MinRevision, NodeId
 from app.api.problem_bodies import ConflictProblem, ConflictsProblem, Problem
@@ -249,7 +249,7 @@ def parse_nodes(body: bytes, now: int) -> dict[str, tuple[BlockedNode, bool]]:
 
 def _nodes_body(service: Service, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
     created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
-    known = known_nodes(service)
+    known = service.known_nodes
     unknown, ambiguous = known.unknown(sorted(created)), known.ambiguous(created)
     return {
         node_id: {

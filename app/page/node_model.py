@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.api.applied import TaskManager, by_listener, task_managers_on
-from app.api.change import known_nodes
 from app.listeners.reports import TasksOnHost
 from app.page.excerpt import Excerpt
 from app.page.host_rows import EXPLANATIONS, STATE_ORDER, BlockAtListener, HostState, host_state, is_settled
@@ -140,7 +139,7 @@ def identity_of(service: Service, node_id: str) -> Identity:
         node=node,
         reporters=Excerpt.of(reporters),
         ambiguous=[inventory.spelling(each) for each in several],
-        suggestion=None if node is not None or several else known_nodes(service).suggestion(node_id),
+        suggestion=None if node is not None or several else service.known_nodes.suggestion(node_id),
         any_known=bool(inventory),
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
-from app.api.change import known_nodes
 from app.engine.handler import Command
 from app.page.forms import BlockForm
 from app.page.visitor import Visitor
@@ -126,7 +125,7 @@ async def preview_command(service: Service, visitor: Visitor, command: Command[P
         NodePreview(id=node_id, before=before, after=after, task_managers=task_managers_on(service, node_id))
         for node_id, (before, after) in effects.items()
     ]
-    known, created = known_nodes(service), [node.id for node in nodes if node.before is None]
+    known, created = service.known_nodes, [node.id for node in nodes if node.before is None]
     return Preview(
         nodes=nodes,
         shortfalls=result.shortfalls,
