@@ -159,7 +159,7 @@ def _renewals(cluster: FlinkCluster, folder: Path) -> Row:
 
 
 def _memory(bridge: BridgeProcess) -> list[Row]:
-    resident = {"the bridge": megabytes(bridge.pid()), "its JVM": megabytes(bridge.child())}
+    resident = {"the bridge": megabytes(bridge.pid), "its JVM": megabytes(bridge.child())}
     return [
         Row(name=f"resident memory of {name}", unit="MB", ours=OURS, samples={OURS: [size]})
         for name, size in resident.items()

@@ -6,8 +6,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
@@ -17,8 +15,6 @@ from tests.integration.process import ServiceProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(

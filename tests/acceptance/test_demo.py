@@ -16,7 +16,7 @@ import pytest
 from demo.cluster import wait_until
 from demo.service import ROOT
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 Demo = subprocess.Popen[str]
 

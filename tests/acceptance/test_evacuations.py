@@ -8,8 +8,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
-import pytest
-
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
@@ -18,8 +16,6 @@ from tests.acceptance.jobs import Job, used_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 class BarrierJob(threading.Thread):

@@ -15,8 +15,6 @@ from tests.acceptance.jobs import used_hosts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.mark.parametrize(
     ("node_id", "host"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
@@ -14,8 +12,6 @@ from tests.acceptance.jobs import Job, await_use, used_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_with_all_hosts_blocked_the_weakest_block_is_refused_with_a_reason(

@@ -17,8 +17,6 @@ from tests.integration.process import ServiceProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def test_the_first_list_is_applied_when_start_returns(
     spark: SparkSession, service: BlocklistClient, start_agent: StartAgent

@@ -20,8 +20,6 @@ from tests.integration.process import ServiceProcess, free_port
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def test_a_block_that_would_leave_too_few_hosts_is_refused(
     spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
@@ -14,8 +12,6 @@ from tests.acceptance.jobs import used_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_a_tracker_that_is_replaced_comes_back(

@@ -23,8 +23,6 @@ from tests.integration.process import ServiceProcess, free_port
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def test_without_service_the_last_list_stays_in_force_and_the_agent_reconnects(
     spark: SparkSession,

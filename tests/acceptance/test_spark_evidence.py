@@ -19,8 +19,6 @@ from tests.integration.process import ServiceProcess, migrated_service
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:

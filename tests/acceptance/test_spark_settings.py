@@ -16,7 +16,6 @@ from tests.acceptance.test_lifecycle import agent_threads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
 # Spark does not retry a task where it has failed; it excludes no host for all tasks.
 TASK_EXCLUDING: Final = {
     "spark__excludeOnFailure__enabled": "true",

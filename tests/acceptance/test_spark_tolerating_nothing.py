@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-import pytest
-
 from blocklist import BlocklistClient
 from demo.cluster import Cluster, wait_until
 from tests.acceptance.conftest import (
@@ -24,7 +22,6 @@ from tests.acceptance.jobs import SPECULATING, Job, slow_on, used_hosts
 from tests.acceptance.test_service_failures import forwarding
 from tests.integration.process import free_port
 
-pytestmark = pytest.mark.xdist_group("spark")
 # One failed task fails the job.
 INTOLERANT: Final = {**SPECULATING, "spark__task__maxFailures": 1}
 

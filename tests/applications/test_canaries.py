@@ -19,7 +19,7 @@ from tests.applications.kinds import SCALA
 from tests.applications.table_service import ACCEPT, TableService, table_service
 from tests.integration.process import wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 EXECUTORS: Final = 4
 """On three hosts: one has two of them."""
 _START: Final = re.compile(r" INFO TaskSetManager: .*Starting task .* \(([^,]+), ?executor (\d+),")

@@ -23,7 +23,7 @@ from tests.applications.jobs import heap, run_jobs
 from tests.applications.kinds import JAVA, SCALA
 from tests.integration.process import wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 ENDLESS = (
     endless_body, endless_lines, endless_chunk, endless_headers, endless_header_line, endless_informational, gzip_bomb,
 )  # fmt: skip

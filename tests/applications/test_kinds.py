@@ -9,7 +9,7 @@ from tests.applications.conftest import EVACUATE, HOSTS, A, B, C, Service, Start
 from tests.applications.kinds import CLUSTER_MODE, JAVA, KINDS, PYSPARK
 from tests.integration.process import free_port, wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def kinds(*on_each_change: Kind) -> pytest.MarkDecorator:

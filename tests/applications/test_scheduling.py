@@ -19,7 +19,7 @@ from tests.applications.conftest import EVACUATE, A, B, C, Service, StartApplica
 from tests.applications.kinds import JAVA, SCALA
 from tests.integration.process import wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 

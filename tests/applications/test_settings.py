@@ -8,7 +8,7 @@ from tests.applications.application import TASKS
 from tests.applications.conftest import Service, StartApplication
 from tests.applications.kinds import JAVA
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_wrong_setting_is_named_and_the_default_is_used(service: Service, start: StartApplication) -> None:

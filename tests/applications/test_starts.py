@@ -9,7 +9,7 @@ import pytest
 from tests.applications.application import Kind
 from tests.applications.conftest import Service, StartApplication
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 STARTS: Final = Kind(name="starts", command="{submit} {sources}/starts.py {commands} {results}")
 
 

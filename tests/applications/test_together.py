@@ -16,7 +16,7 @@ from tests.applications.kinds import SCALA
 from tests.applications.test_scheduling import executors
 from tests.integration.process import ServiceProcess, wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 _SETTINGS: Final = {
     "spark__decommission__enabled": "true",
     "spark__storage__decommission__enabled": "true",

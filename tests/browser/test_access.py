@@ -17,8 +17,6 @@ from tests.browser.markup import inline_code
 from tests.integration.bodies import all_changes, block
 from tests.integration.listeners import put, register
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 FORM = {"nodes": "n1", "action": "mark", "cause": "x", "ends": "never", "confirmed": "yes"}
 HERE = {"Sec-Fetch-Site": "same-origin"}
 

@@ -15,8 +15,6 @@ from tests.integration.conftest import Start
 from tests.integration.listeners import heartbeat, put, register, unblock
 from tests.integration.process import ServiceProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 @pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
 def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:

@@ -8,8 +8,6 @@ from playwright.sync_api import Browser, expect
 from tests.browser.browsing import monitored, overflows
 from tests.integration.process import ServiceProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_api_document(browser: Browser, listener_service: ServiceProcess, scheme: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import monitored
@@ -13,8 +12,6 @@ from tests.browser.conftest import SecuredService, log_in
 from tests.browser.test_list import open_live
 from tests.integration.conftest import Start
 from tests.integration.listeners import heartbeat, put, register
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 def test_the_share_counts_machines_and_is_live(page: Page, listener_client: httpx.Client) -> None:

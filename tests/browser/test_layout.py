@@ -13,8 +13,6 @@ from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.listeners import heartbeat, register
 from tests.integration.process import ServiceProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 LONG = "a" * 253
 PAGES = ("/", "/page/block", "/page/history", "/page/listeners", f"/page/listeners/{'l' * 253}", "/page/evidence",
     f"/page/nodes/{LONG}", f"/page/nodes/{LONG}/extend", f"/page/nodes/{LONG}/unblock", "/page/nodes/n1",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import monitored
@@ -13,8 +12,6 @@ from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.conftest import Start
 from tests.integration.listeners import heartbeat, put, register, unblock
 from tests.integration.process import ServiceProcess
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 def open_live(page: Page, path: str = "/") -> None:

@@ -16,8 +16,6 @@ from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register, unblock
 from tests.integration.process import ServiceProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 def open_live(page: Page, path: str) -> None:
     """Open a page and wait until it is connected to the watch."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import httpx
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.integration.bodies import EVACUATE
 from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register, wait_until_lapsed
 from tests.integration.process import wait_until
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 def test_a_job_shows_its_state_its_refusals_and_its_hosts(page: Page, listener_client: httpx.Client) -> None:

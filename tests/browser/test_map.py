@@ -13,8 +13,6 @@ from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, unblock
 from tests.integration.process import ServiceProcess, wait_until
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 def cell(page: Page, host: str, word: str) -> Locator:
     """The cell of a host in this state."""

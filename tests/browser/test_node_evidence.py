@@ -11,8 +11,6 @@ from tests.integration.bodies import MARK, later, now_ms
 from tests.integration.listeners import heartbeat, register
 from tests.integration.process import ServiceProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 VERDICT = "2.1x slower than its peers in 9 of 12 stages of 3 applications (95 %: 1.9x to 2.3x)"
 
 

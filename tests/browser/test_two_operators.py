@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import httpx
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.browsing import MonitoredContext
@@ -11,8 +10,6 @@ from tests.browser.test_list import open_live
 from tests.browser.test_selection import check, put_many
 from tests.integration.bodies import block
 from tests.integration.listeners import put, unblock
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 def storm(client: httpx.Client, first: int, count: int) -> None:

@@ -11,7 +11,7 @@ from tests.chaos.chaos_run import ChaosRun
 from tests.chaos.cluster import running_cluster
 from tests.length import longer
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.claims_soak.soak_run import SoakRun, running_cluster
 from tests.length import longer
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("soak")]
+pytestmark = pytest.mark.timeout(900)
 
 _MAX_LATE_MS = 15_000
 """The load of other tests may delay an expiry; one that is forgotten is found at the end."""

@@ -22,7 +22,7 @@ from tests.conformance.scenario import JM, Node, Register, Scenario
 from tests.integration.bodies import PERMANENT, current_list
 from tests.integration.process import ServiceProcess, migrated_service
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 class AgentParty:

@@ -13,7 +13,6 @@ from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
 from tests.detection.synthetic_logs import HOSTS, event_log, on_pods
 
-pytestmark = pytest.mark.xdist_group("detection")
 BEGAN = 1_700_000_000_000
 
 

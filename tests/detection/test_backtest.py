@@ -16,8 +16,6 @@ from blocklist.wire.changes import change_body
 from tests.detection.command import Command, DryRun
 from tests.detection.synthetic_logs import STAGES
 
-pytestmark = pytest.mark.xdist_group("detection")
-
 MINUTE = 60_000
 
 

@@ -25,8 +25,6 @@ from tests.integration.labels import report_addresses, report_labels
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 
 ADDRESSES = {host: f"10.9.0.{host[1:]}" for host in HOSTS}
-pytestmark = pytest.mark.xdist_group("detection")
-
 CAUSE = re.compile(
     r"2\.[0-9]x slower than its peers in [0-9]+ of [0-9]+ stages of [23] applications"
     r" \(95 %: [12]\.[0-9]x to [23]\.[0-9]x\) since 20[0-9-]+ [0-9:]+ \(app-0\);"

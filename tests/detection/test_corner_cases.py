@@ -14,7 +14,6 @@ from blocklist.detection.reader import read_facts
 from tests.detection.corner_logs import CORNERS, corner_log
 from tests.detection.synthetic_logs import event_log
 
-pytestmark = pytest.mark.xdist_group("detection")
 BEGAN = 1_700_000_000_000
 
 

@@ -20,7 +20,6 @@ from blocklist.model.errors import BlocklistError
 from tests.detection.command import now
 from tests.detection.synthetic_logs import event_log
 
-pytestmark = pytest.mark.xdist_group("detection")
 ROLLED = "/logs/eventlog_v2_app-1"
 
 

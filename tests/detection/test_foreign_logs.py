@@ -15,7 +15,6 @@ from blocklist.detection.log_discovery import discover
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
 
-pytestmark = pytest.mark.xdist_group("detection")
 FOREIGN: Final = Path(__file__).with_name("foreign")
 APPLICATIONS: Final = {
     "app-20180109111548-0000": (22, 2, 1),

@@ -15,8 +15,6 @@ from blocklist.detection.node_summary import FailureClass, NodeSummary
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.schemas import FACTS, NODES, conform
 
-pytestmark = pytest.mark.xdist_group("detection")
-
 Fact = dict[str, Any]
 FactChange = Callable[[str, int, str, int, random.Random], Fact]
 """What a task of (app, stage, host, number) is like."""

@@ -12,7 +12,6 @@ from blocklist.detection.log_checks import MAX_COMPRESSED_BYTES
 from blocklist.detection.log_discovery import DiscoveredLogs, discover
 from tests.detection.make_logs import LOGS
 
-pytestmark = pytest.mark.xdist_group("detection")
 VERSIONS = sorted(path.name for path in LOGS.iterdir())
 START = b'{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n'
 

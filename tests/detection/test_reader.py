@@ -17,7 +17,6 @@ from blocklist.detection.reader import problems, read_facts, within
 from blocklist.detection.schemas import FACTS
 from tests.detection.make_logs import HOSTS, LOGS
 
-pytestmark = pytest.mark.xdist_group("detection")
 VERSIONS = sorted(path.name for path in LOGS.iterdir())
 Read = Callable[[Path], list[Row]]
 

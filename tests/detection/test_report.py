@@ -21,8 +21,6 @@ from tests.integration.process import ROOT, ServiceProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("detection")
-
 CONTRAST: Final = (ROOT / "tests/browser/contrast.js").read_text()
 GEOMETRY: Final = Path(__file__).with_name("geometry.js").read_text()
 

@@ -16,8 +16,6 @@ from blocklist.detection.report_data import BINS, MAX_STAGES, Suspect
 from blocklist.detection.schemas import FACTS
 from tests.detection.test_host_comparison import APPS, failed, half_speed, in_scenario, slow_server, stages, task
 
-pytestmark = pytest.mark.xdist_group("detection")
-
 SCENARIOS = {"slow": half_speed, "server": slow_server}
 
 

@@ -19,8 +19,6 @@ from blocklist.detection.node_summary import NodeSummary
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
 
-pytestmark = pytest.mark.xdist_group("detection")
-
 
 def without_names(node: NodeSummary) -> list[object]:
     """Its failures; the applications have other names."""

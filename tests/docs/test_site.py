@@ -21,8 +21,6 @@ from website.links import site_path
 _LOADING: Final = {"src", "srcset", "data", "poster"}
 _CSS_ADDRESS: Final = re.compile(r"""(?:url\(|@import)\s*["']?((?:\w+:)?//[^"')]+)""")
 
-pytestmark = pytest.mark.xdist_group("site")
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
 from tests.flink.cluster import FlinkCluster
-from tests.integration.process import ROOT, environment, wait_until
+from tests.integration.process import LoggedProcess, wait_until
 
 LEASE = 10
 """Seconds: the shortest that the bridge allows, so that the tests see nodes become free soon."""
 
 
-class BridgeProcess:
+class BridgeProcess(LoggedProcess):
     """`python -m blocklist.flink` for a cluster; `id` is that of the ResourceManager's listener."""
 
     def __init__(
@@ -28,55 +26,12 @@ class BridgeProcess:
         self.folder = folder
         command = [sys.executable, "-m", "blocklist.flink", "--url", url, "--id", listener_id, "--lease", str(LEASE)]
         folders = ["--conf-dir", str(cluster.conf_dir), "--lib", str(cluster.lib), "--java", str(cluster.java)]
-        self._command = [*command, *folders, *options]
-        self._log = folder / f"bridge-{listener_id}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None and self._process.poll() is None:
-            assert self.stop() == 0, self.log()
-        assert "Traceback" not in self.log(), self.log()
-
-    def start(self) -> Self:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=log
-            )
-        return self
-
-    def stop(self) -> int:
-        """Stop it; its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill it with SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        super().__init__(folder / f"bridge-{listener_id}.log", [*command, *folders, *options])
 
     def child(self) -> int:
         """The process id of its JVM."""
-        assert self._process is not None
-        (child,) = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        (child,) = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return int(child)
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def _end(self, number: signal.Signals) -> int:
-        assert self._process is not None
-        self._process.send_signal(number)
-        try:
-            return self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(60)
-            raise
 
 
 class ServiceView:

@@ -29,7 +29,7 @@ from tests.flink.cluster import FlinkCluster
 from tests.integration.bodies import current_list
 from tests.integration.process import ServiceProcess, wait_until
 
-pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 # The bridge reports TaskManagers itself, and nothing else: test_marking.py.
 SUITABLE = [scenario for scenario in WITH_MANAGERS if scenario in WITHOUT_REPORTS]

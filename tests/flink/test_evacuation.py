@@ -13,7 +13,7 @@ from tests.flink.cluster import NODES, FlinkCluster
 from tests.flink.output import check_output, check_unfinished_output
 from tests.integration.process import wait_until
 
-pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 ONE, TWO, THREE = NODES
 ENDLESS = 10**12

@@ -15,7 +15,7 @@ from tests.flink.package import FLINK_1, FLINK_2
 from tests.flink.zookeeper import ZooKeeper
 from tests.integration.process import ServiceProcess, wait_until
 
-pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 ONE, TWO, THREE = NODES
 ENDLESS = 10**12

@@ -20,7 +20,7 @@ from tests.flink.conftest import FindLib
 from tests.flink.package import FLINK_1, FLINK_2
 from tests.integration.process import free_port
 
-pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., FlinkRpc]
 

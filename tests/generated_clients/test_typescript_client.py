@@ -14,7 +14,7 @@ from tests.generated_clients import document
 from tests.generated_clients.conftest import run
 from tests.integration.secured import SecuredService
 
-pytestmark = [pytest.mark.xdist_group("generated clients"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM: Final = """
 import createClient from "openapi-fetch";

@@ -1,4 +1,4 @@
-"""The service in its own process, with its own database and a free port."""
+"""Processes of tests: the service, with its own database and a free port, and others with a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,26 +28,14 @@ NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _taken: Final[set[int]] = set()
 
 
-class ServiceProcess:
-    """`python -m app` with its settings in the environment; keeps its database and port when it is restarted.
+class LoggedProcess:
+    """A process that appends its stderr to a log and ends on SIGTERM. It may be started again."""
 
-    `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE. Without a `database_url` it is
-    the file `database` in the folder. `wrapper` comes before the command. `constants` of the service, by their full
-    names, have other values.
-    """
-
-    wrapper: tuple[str, ...] = ()
-    forked: bool = True
-    """Forked from a process with the same modules, rather than `python -m app` itself."""
-
-    def __init__(self, folder: Path, *, constants: Any = None, **settings: str) -> None:
-        self.folder = folder
-        self._constants: Mapping[str, object] = constants or {}
-        self.database = folder / "blocklist.db"
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._settings = settings
-        self._log = folder / "service.log"
+    def __init__(self, log: Path, command: Sequence[str] = (), **more: str) -> None:
+        """Run this command with these variables beside those of every process of the tests."""
+        self._log = log
+        self._command = command
+        self._more = more
         self._process: subprocess.Popen[bytes] | ForkedApp | None = None
 
     def __enter__(self) -> Self:
@@ -57,37 +45,16 @@ class ServiceProcess:
         self.stop()
 
     def start(self) -> Self:
-        """Start it and return when it is ready."""
         self.launch()
-        try:
-            self.wait_ready()
-        except BaseException:
-            self.kill()
-            raise
         return self
-
-    def wait_ready(self) -> None:
-        """Return when it is ready."""
-        wait_until(self._ready)
 
     def launch(self) -> None:
         """Start it, and return at once."""
-        if self.forked and not self.wrapper:
-            self._process = ForkedApp(ROOT, self.environment(), self._log, constants=self._constants)
-            return
-        assert not self._constants, "only those of a forked process"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self.wrapper, sys.executable, "-m", "app"],
-                cwd=ROOT,
-                env=self.environment(),
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
+        self.launch_command(self._command, environment() | self._more)
 
-    def environment(self) -> dict[str, str]:
-        own = {"host": "127.0.0.1", "port": str(self.port), "database_url": url_of(self.database)}
-        return environment(**own | self._settings)
+    def launch_command(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=log)
 
     @property
     def pid(self) -> int:
@@ -139,12 +106,60 @@ class ServiceProcess:
         """Its stderr since its first start."""
         return self._log.read_text(errors="replace")
 
-    def client(self) -> httpx.Client:
-        return http_client(self.url)
-
     def _running(self) -> subprocess.Popen[bytes] | ForkedApp:
         assert self._process is not None
         return self._process
+
+
+class ServiceProcess(LoggedProcess):
+    """`python -m app` with its settings in the environment; keeps its database and port when it is restarted.
+
+    `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE. Without a `database_url` it is
+    the file `database` in the folder. `wrapper` comes before the command. `constants` of the service, by their full
+    names, have other values.
+    """
+
+    wrapper: tuple[str, ...] = ()
+    forked: bool = True
+    """Forked from a process with the same modules, rather than `python -m app` itself."""
+
+    def __init__(self, folder: Path, *, constants: Any = None, **settings: str) -> None:
+        super().__init__(folder / "service.log")
+        self.folder = folder
+        self._constants: Mapping[str, object] = constants or {}
+        self.database = folder / "blocklist.db"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._settings = settings
+
+    def start(self) -> Self:
+        """Start it and return when it is ready."""
+        self.launch()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def wait_ready(self) -> None:
+        """Return when it is ready."""
+        wait_until(self._ready)
+
+    def launch(self) -> None:
+        """Start it, and return at once."""
+        if self.forked and not self.wrapper:
+            self._process = ForkedApp(ROOT, self.environment(), self._log, constants=self._constants)
+            return
+        assert not self._constants, "only those of a forked process"
+        self.launch_command([*self.wrapper, sys.executable, "-m", "app"], self.environment())
+
+    def environment(self) -> dict[str, str]:
+        own = {"host": "127.0.0.1", "port": str(self.port), "database_url": url_of(self.database)}
+        return environment(**own | self._settings)
+
+    def client(self) -> httpx.Client:
+        return http_client(self.url)
 
     def _ready(self) -> bool:
         assert self._running().poll() is None, self.log()

@@ -88,17 +88,21 @@ class Fish:
 
     def __init__(self, program: str, home: Path, env: Mapping[str, str]) -> None:
         self._program, self._home, self._env = program, home, env
+        self._run('blocklist completion fish > "$HOME/completion.fish"')
 
     def complete(self, line: str, tabs: int = 1) -> str:
-        script = 'blocklist completion fish | source; complete -C "$argv[1]"'
-        run = [self._program, "--no-config", "-c", script, line]
+        printed = self._run('source "$HOME/completion.fish"; complete -C "$argv[1]"', line)
+        offered = [each.partition("\t")[0] for each in printed.splitlines()]
+        before = line.rpartition(" ")[0]
+        return f"{before} {offered[tabs - 1]}" if offered else line
+
+    def _run(self, script: str, *arguments: str) -> str:
+        run = [self._program, "--no-config", "-c", script, *arguments]
         done = subprocess.run(
             run, cwd=self._home / "folder", env=self._env, capture_output=True, text=True, check=True, timeout=60
         )
         assert done.stderr == ""
-        offered = [each.partition("\t")[0] for each in done.stdout.splitlines()]
-        before = line.rpartition(" ")[0]
-        return f"{before} {offered[tabs - 1]}" if offered else line
+        return done.stdout
 
 
 class InteractiveShell:

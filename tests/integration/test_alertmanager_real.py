@@ -40,6 +40,7 @@ def blocked(client: httpx.Client) -> set[str]:
     return set(client.get("/blocklist").raise_for_status().json())
 
 
+@pytest.mark.long
 def test_a_failed_post_is_retried(monitored: Monitoring, service: SecuredService, client: httpx.Client) -> None:
     with database_locked(service.process.database):
         monitored.bad.add("n1")

@@ -121,6 +121,7 @@ class TestRequests:
             client.put(node, json=block())
             assert waiting.result(30).status_code == 200
 
+    @pytest.mark.long
     def test_who_waits_for_longer_than_others_may_take_is_answered_in_the_end(
         self, client: httpx.Client, restartable_replicas: Replicas
     ) -> None:

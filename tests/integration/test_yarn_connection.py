@@ -135,7 +135,8 @@ def test_sigterm_gives_a_node_its_resources_back_also_with_once(tmp_path: Path, 
     with serving(yarn) as url:
         with ManagerProcess(tmp_path, fresh.url, "yarn", "--resource-manager", url, "--once") as manager:
             assert emptied.wait(120)
-            assert manager.stop() == 1
+            manager.terminate()
+            assert manager.exit_code() == 1
         released.set()
     assert yarn.memory == {"w1": MEGABYTES}
 

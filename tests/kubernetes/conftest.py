@@ -1,4 +1,4 @@
-"""One cluster for all tests of a run. Each module here has `pytestmark = pytest.mark.xdist_group("kubernetes")`.
+"""One cluster for all tests of a run.
 
 A test adds the nodes that it needs (`with kubelets.nodes("worker-17"): …`) under names that no other test has, and pins
 its pods to them where others' nodes would do, too.

@@ -17,8 +17,6 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.helm_program import CHART, Helm, HelmError
 from tests.kubernetes.manager import RULES
 
-pytestmark = pytest.mark.xdist_group("kubernetes")
-
 Json = dict[str, Any]
 
 POSTGRESQL = ("database.secretName=db", "replicas=2")

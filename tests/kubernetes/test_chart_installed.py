@@ -23,7 +23,7 @@ from tests.kubernetes.helm_program import CHART, Helm, HelmError
 from tests.kubernetes.test_chart import restricted_namespace
 from tests.postgres import PostgresServer
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 Json = dict[str, Any]
 NODE = "container-80"

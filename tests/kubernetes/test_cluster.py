@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.integration.process import wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.pods import make_pod, pod_phase, waits_for_taint
-
-pytestmark = pytest.mark.xdist_group("kubernetes")
 
 
 def test_a_pod_runs_as_a_process_on_its_node_until_it_is_deleted(

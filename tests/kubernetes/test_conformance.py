@@ -29,7 +29,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import manager_token
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 NODES = sorted(

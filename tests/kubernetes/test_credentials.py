@@ -18,7 +18,7 @@ from tests.kubernetes.cluster import Cluster, make_authority, sign_certificate
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import is_blocked, manager_process
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Kubeconfig:

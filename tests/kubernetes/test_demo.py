@@ -7,7 +7,7 @@ import pytest
 from tests.demo_process import run_demo
 from tests.kubernetes.cluster import Cluster
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 def test_the_demo_shows_pods_that_leave_an_evacuated_node(cluster: Cluster) -> None:

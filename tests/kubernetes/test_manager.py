@@ -17,7 +17,7 @@ from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import KEY, is_blocked, is_free, manager_process
 from tests.kubernetes.pods import make_pod, pod_phase, waits_for_taint
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 

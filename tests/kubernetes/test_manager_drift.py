@@ -18,7 +18,7 @@ from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import KEY, is_blocked, is_free, manager_process, taint_values
 from tests.length import longer
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROUNDS = longer(15)
 """How often others' writes meet the manager's."""

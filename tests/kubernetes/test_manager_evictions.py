@@ -15,7 +15,7 @@ from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import is_blocked, manager_process
 from tests.kubernetes.pods import make_pod, pod_object
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 NODE = "evicted-91"

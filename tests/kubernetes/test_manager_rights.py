@@ -10,7 +10,7 @@ import pytest
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.manager import NAMESPACE, manager_token
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 Right = tuple[str, str, str]
 """Verb, resource with its group, and the name to which it is limited."""

@@ -17,7 +17,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import KEY
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -11,8 +11,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
+
+from tests import http_server
+from tests.http_server import Handler
 
 MEGABYTES: Final = 8192
 VCORES: Final = 8
@@ -126,42 +128,25 @@ class SimulatedYarn:
 def serving(yarn: SimulatedYarn, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve it on loopback; its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Requests(Handler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # One packet: a second one would wait for the acknowledgement of the first, 40 ms.
 
         def do_GET(self) -> None:
-            self._answer("GET", None)
+            self._answer(None)
 
         def do_POST(self) -> None:
-            self._answer("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"null"))
+            self._answer(json.loads(self.body() or b"null"))
 
-        def _answer(self, method: str, body: Any) -> None:
+        def _answer(self, body: Any) -> None:
             path = self.path.partition("?")[0].removeprefix("/ws/v1/cluster")
             status = 200
             try:
-                answer = yarn.answer(method, path, body)
+                answer = yarn.answer(self.command, path, body)
             except RejectionError as error:
                 status, answer = 400, {"RemoteException": {"message": str(error)}}
             data = b"" if answer is None else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.reply(status, data, {"Content-Type": "application/json"})
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server.serving(Requests, tls) as url:
+        yield url

@@ -6,7 +6,7 @@ import pytest
 
 from tests.yarn.cluster import YarnCluster
 
-pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_containers_start_and_a_node_that_was_stopped_comes_back(yarn: YarnCluster) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.demo_process import run_demo
 
-pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.mark.usefixtures("yarn_jars")

@@ -15,7 +15,7 @@ from tests.yarn.cluster import ADMINISTRATOR, YarnCluster
 from tests.yarn.kerberos import Realm, kerberos_library
 from tests.yarn.scene import EVACUATE, W1, Scene
 
-pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(1800), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 TICKET_SECONDS: Final = 20
 

@@ -13,7 +13,7 @@ from tests.integration.process import ServiceProcess
 from tests.yarn.cluster import MEGABYTES, VCORES, YarnCluster
 from tests.yarn.scene import EVACUATE, MARK, W1, W2, W3, Scene
 
-pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

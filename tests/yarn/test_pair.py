@@ -18,7 +18,7 @@ from tests.yarn.cluster import YarnCluster
 from tests.yarn.exclude_script import write_script
 from tests.yarn.scene import EVACUATE, W1, W2, Scene
 
-pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.integration.process import wait_until
 from tests.yarn.cluster import YarnCluster
 from tests.yarn.spark_on_yarn import CLIENT, CLUSTER, SparkOnYarn, YarnApplication
 
-pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 W1, W2, W3 = HOSTS = ("w1.yarn.test", "w2.yarn.test", "w3.yarn.test")
 NO_NODES: Final = [f"x{number}.other.test" for number in range(1_000)]

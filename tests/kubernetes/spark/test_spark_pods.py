@@ -13,7 +13,7 @@ from tests.kubernetes.cluster import Cluster, Json
 from tests.kubernetes.spark.application import ROLE, template
 from tests.kubernetes.spark.conftest import EVACUATE, Pool, StartApplication
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 _DYNAMIC: Final = {
     "spark__dynamicAllocation__enabled": "true",

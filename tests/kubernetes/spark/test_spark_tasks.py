@@ -10,7 +10,7 @@ from tests.applications.conftest import Service
 from tests.integration.process import wait_until
 from tests.kubernetes.spark.conftest import EVACUATE, Pool, StartApplication
 
-pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_a_life_in_client_mode(service: Service, start: StartApplication, pool: Pool) -> None:
