@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, PERMANENT, all_changes, block, current_list, later, revision_of
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import StartInProcess
 from tests.integration.event_stream import next_events, watching
 from tests.integration.listeners import get_listener, heartbeat, put, register
@@ -95,13 +95,6 @@ class TestResult:
     def test_of_the_alias(self, client: httpx.Client, node_id: str) -> None:
         assert single_node(client.put(f"/blocklist/node/{node_id}", json=block(), params=DRY))["status"] == 201
         problem_of(client.delete(f"/blocklist/node/{node_id}", params=DRY), 404)
-
-    def test_an_expired_node_is_blocked_again(self, client: httpx.Client, node_id: str) -> None:
-        put(client, node_id, endTimestamp=later(0.05))
-        while client.get(f"/blocklist/nodes/{node_id}").status_code == 200:
-            pass
-        would = single_node(dry_put(client, node_id))
-        assert (would["status"], would["node"]["endTimestamp"]) == (201, PERMANENT)
 
 
 class TestErrors:
@@ -241,15 +234,6 @@ class TestAffectedListeners:
         problem = problem_of(listener_client.put("/blocklist/nodes", json=nodes), 409)
         assert problem["detail"] == would["refused"]
         assert get_listener(listener_client, "jm")["usableNodes"] == 3
-
-    def test_force_overrides_limits_and_lists_listeners_below_their_minimum(
-        self, listener_client: httpx.Client
-    ) -> None:
-        put(listener_client, "a")
-        params = DRY | {"force": "a fire"}
-        would = dry_run_body(listener_client.put("/blocklist/nodes/b", json=block(), params=params))
-        assert would["refused"] is None
-        assert would["belowMinimum"] == [{"listener": "jm", "usable": 1, "minimum": 2}]
 
     def test_listeners_still_below_their_minimum_after_an_unblock(self, listener_client: httpx.Client) -> None:
         for node_id in "abc":

@@ -125,27 +125,6 @@ class TestReporting:
         report_evidence(listener_client, "x", "gone")
         assert summary(listener_client) == [("gone", "x", True)]
 
-    @pytest.mark.parametrize("fields", [{}, {"taskManagers": {}}, {"evidence": {}}])
-    def test_without_a_new_report_it_is_not_renewed(self, listener_client: httpx.Client, fields: Body) -> None:
-        application(listener_client, "x")
-        report_evidence(listener_client, "x", "a")
-        before = evidence(listener_client)
-        heartbeat(listener_client, "x", **fields)
-        assert evidence(listener_client) == before
-
-    def test_a_repeated_report_renews_it(self, listener_client: httpx.Client) -> None:
-        application(listener_client, "x")
-        report_evidence(listener_client, "x", "a")
-        (before,) = evidence(listener_client)
-
-        def renewed() -> bool:
-            report_evidence(listener_client, "x", "a")
-            (after,) = evidence(listener_client)
-            assert after["firstSeen"] == before["firstSeen"]
-            return int(after["lastSeen"]) > int(before["lastSeen"])
-
-        wait_until(renewed)
-
     def test_only_a_job_master_may_report_it(self, listener_client: httpx.Client) -> None:
         register(listener_client, "rm", role=RM)
         before = without_lag(listener_client, "rm")
@@ -178,24 +157,6 @@ class TestReporting:
         wait_until(lambda: get_listener(listener_client, "rm")["ackedRevision"] == revision)
         assert listener_client.get("/taskmanagers/tm-9").status_code == 200
         assert evidence(listener_client) == []
-
-
-BAD: list[object] = [
-    [], "a", 5, True, {"": EXCLUDED}, {"a b": EXCLUDED}, {"a": None}, {"a": "slow"}, {"a": []}, {"a": {}},
-    {"a": {"kind": "slow"}}, {"a": {"reason": "why"}}, {"a": {**SLOW, "kind": "SLOW"}}, {"a": {**SLOW, "kind": 1}},
-    {"a": {**SLOW, "reason": ""}}, {"a": {**SLOW, "reason": "x" * 301}}, {"a": {**SLOW, "reason": "two\nlines"}},
-    {"a": {**SLOW, "reason": 5}}, {"a": {**SLOW, "reason": None}}, {"a": {**SLOW, "firstSeen": "1"}},
-    {"a": EXCLUDED, "b": {}}, {f"n-{number}": SLOW for number in range(10_001)},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [pytest.param(value, id=ascii(value)[:50]) for value in BAD])
-def test_an_invalid_report_changes_nothing(listener_client: httpx.Client, value: object) -> None:
-    application(listener_client, "x")
-    report_evidence(listener_client, "x", "a")
-    before = (evidence(listener_client), without_lag(listener_client, "x"))
-    problem_of(post_heartbeat(listener_client, "x", evidence=value, ackedRevision=0), 400)
-    assert (evidence(listener_client), without_lag(listener_client, "x")) == before
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "PATCH"])
@@ -273,18 +234,6 @@ class TestBlocking:
         wait_until(lambda: blocked(listener_client, "a")["cause"] == f"Hot,{CAUSE}")
         node = blocked(listener_client, "a")
         assert (node["action"], node["endTimestamp"]) == ("MARK_BLOCKED_AND_EVACUATE_TASKS", end)
-
-    def test_an_application_that_reports_most_of_its_nodes_does_not_count(self, listener_client: httpx.Client) -> None:
-        for name in "xy":
-            application(listener_client, name)
-        report_evidence(listener_client, "x", "a", "b", "c")
-        report_evidence(listener_client, "y", "a")
-        wait_until_evaluated(listener_client)
-        assert list(current_list(listener_client)[1]) == []
-        assert summary(listener_client) == [("a", "x", False), ("a", "y", True), ("b", "x", False), ("c", "x", False)]
-        assert evidence(listener_client)[0]["doubt"] == (
-            "The application reports 3 of its 5 nodes, more than half: its evidence is ignored."
-        )
 
     def test_after_an_unblock_only_new_evidence_blocks_again(self, listener_client: httpx.Client) -> None:
         for name in "vwxy":

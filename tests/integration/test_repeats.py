@@ -84,16 +84,6 @@ def repeat(number: int, hours: int) -> dict[str, int]:
 
 
 class TestAlerts:
-    def test_each_earlier_block_doubles_the_duration_up_to_a_week(
-        self, service: httpx2.Client, clock: ManualClock
-    ) -> None:
-        for hours in (1, 2, 4, 8, 16, 32, 64, 128, 168, 168):
-            fire(service)
-            clock.now += 1000
-            end = int(service.get("/blocklist/nodes/n1").json()["endTimestamp"])
-            assert end - clock.now + 1000 == hours * HOUR
-            resolve(service)
-
     def test_the_history_and_the_status_say_so(self, service: httpx2.Client, clock: ManualClock) -> None:
         flap(service, 2)
         fire(service)
@@ -118,29 +108,11 @@ class TestAlerts:
         assert fire(service, name="Hot") == {"merged": 1}
         assert [it["repeat"]["number"] for it in claims(service)] == [2, 2]
 
-    def test_earlier_blocks_count_for_thirty_days(self, service: httpx2.Client, clock: ManualClock) -> None:
-        flap(service, 2)
-        clock.now += 30 * DAY - 1
-        fire(service)
-        assert repeat_of(service) == repeat(3, 4)
-        resolve(service)
-        clock.now += 30 * DAY
-        fire(service)
-        assert repeat_of(service) is None
-
     def test_alerts_of_one_transaction_count(self, service: httpx2.Client) -> None:
         flap(service, 1, "n1")
         flap(service, 2, "n2")
         service.post(ALERTS, json=post(alert(node="N1.example.com"), alert(node="n2")))
         assert (repeat_of(service, "n1"), repeat_of(service, "n2")) == (repeat(2, 2), repeat(3, 4))
-
-    def test_a_dismissed_block_does_not_count(self, service: httpx2.Client) -> None:
-        flap(service, 1)
-        fire(service)
-        assert service.delete("/blocklist/nodes/n1").status_code == 200
-        assert status(service) == {"automaticBlocks": 1, "probationEnd": None, "repeat": None}
-        fire(service)
-        assert repeat_of(service) == repeat(2, 2)
 
     def test_what_an_operator_claims_is_never_changed(self, service: httpx2.Client, clock: ManualClock) -> None:
         flap(service, 3)
@@ -262,28 +234,6 @@ class TestEvidence:
             "number": 3, "windowMs": 30 * DAY, "usualMs": TTL_MS, "durationMs": 4 * TTL_MS
         }  # fmt: skip
         assert begun + 4 * TTL_MS <= int(claim["endTimestamp"]) <= service.clock() + 4 * TTL_MS
-
-    def test_of_a_node_on_which_it_does_not_run_one_application_does_not_suffice(
-        self, service: InProcessService, client: httpx.Client
-    ) -> None:
-        for node in ("n1", "n2"):
-            flap(client, 2, node)
-        register(client, "x")
-        heartbeat(client, "x", taskManagers={"x:1": "n2", "x:2": "n3", "x:3": "n4", "x:4": "n5"})
-        heartbeat(client, "x", evidence={"n1": EXCLUDED, "n2": EXCLUDED})
-        service.until(lambda: client.get("/blocklist/nodes/n2").status_code == 200)
-        assert client.get("/blocklist/nodes/n1").status_code == 404
-
-    def test_without_probation_two_applications_are_needed(
-        self, service: InProcessService, client: httpx.Client
-    ) -> None:
-        flap(client, 1, "n1")
-        flap(client, 2, "n2")
-        register(client, "x")
-        heartbeat(client, "x", taskManagers={f"x:{number}": f"n{number}" for number in range(1, 6)})
-        heartbeat(client, "x", evidence={"n1": EXCLUDED, "n2": EXCLUDED})
-        service.until(lambda: client.get("/blocklist/nodes/n2").status_code == 200)
-        assert client.get("/blocklist/nodes/n1").status_code == 404
 
 
 def test_the_command_says_so(start: Start, binaries: Path) -> None:

@@ -269,6 +269,7 @@ ELSEWHERE = [
     "http://255.255.255.255/", "http://224.0.0.1/",
 ]  # fmt: skip
 
+EXCLUDED: Final = {"kind": "excluded", "reason": "Spark excluded the host."}
 BAD_MAPS: dict[str, list[object]] = {
     "taskManagers": [
         [], "tm", 5, True, ["tm"], [["tm", "a"]],
@@ -285,6 +286,14 @@ BAD_MAPS: dict[str, list[object]] = {
     ],
     "nodes": [
         "a", {"a": "b"}, [1], [None], [""], ["a b"], ["a", ".."], 5, [f"n-{number}" for number in range(10_001)],
+    ],
+    "evidence": [
+        [], "a", 5, True, {"": EXCLUDED}, {"a b": EXCLUDED}, {"a": None}, {"a": "slow"}, {"a": []}, {"a": {}},
+        {"a": {"kind": "slow"}}, {"a": {"reason": "why"}}, {"a": {**EXCLUDED, "kind": "SLOW"}},
+        {"a": {**EXCLUDED, "kind": 1}}, {"a": {**EXCLUDED, "reason": ""}}, {"a": {**EXCLUDED, "reason": "x" * 301}},
+        {"a": {**EXCLUDED, "reason": "two\nlines"}}, {"a": {**EXCLUDED, "reason": 5}},
+        {"a": {**EXCLUDED, "reason": None}}, {"a": {**EXCLUDED, "firstSeen": "1"}}, {"a": EXCLUDED, "b": {}},
+        {f"n-{number}": EXCLUDED for number in range(10_001)},
     ],
     "ackedRevision": [-1, 1.5, "x", "", "+1", True, [], {}, 2**53 + 1, 2**63, -(2**63), 10**400],
     "sessionId": [*NO_IDS, None],
