@@ -17,11 +17,25 @@ from structlog.testing import capture_logs
 
 from tests.integration.bodies import block, current_list
 from tests.integration.conftest import Start, StartInProcess
+from tests.integration.in_process import InProcessService
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.test_start import assert_refused
 
 BLOCKED: Final = "/blocklist/nodes/a"
+
+
+@pytest.fixture
+def service(start_in_process: StartInProcess) -> InProcessService:
+    """A service with a blocked node."""
+    service = start_in_process()
+    service.client().put(BLOCKED, json=block()).raise_for_status()
+    return service
+
+
+@pytest.fixture
+def client(service: InProcessService) -> httpx.Client:
+    return service.client()
 
 
 def siblings(database: Path) -> dict[str, int]:
@@ -66,36 +80,29 @@ GONE: Final = (remove, rename, leave_link, replace_with_copy, remove_log, remove
 class TestRemovedWhileInUse:
     @pytest.mark.parametrize("act", GONE)
     def test_no_change_is_acknowledged_and_the_service_is_not_ready(
-        self, start_in_process: StartInProcess, act: Callable[[Path], None]
+        self, service: InProcessService, client: httpx.Client, act: Callable[[Path], None]
     ) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            act(service.database)
-            detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
-            assert "removed or replaced" in detail
-            assert "restart" in detail
-            assert problem_of(client.get("/readyz"), 503)["detail"] == detail
-            assert list(current_list(client)[1]) == ["a"]
-            assert "age" in client.get("/blocklist").headers
+        act(service.database)
+        detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
+        assert "removed or replaced" in detail
+        assert "restart" in detail
+        assert problem_of(client.get("/readyz"), 503)["detail"] == detail
+        assert list(current_list(client)[1]) == ["a"]
+        assert "age" in client.get("/blocklist").headers
 
     @pytest.mark.parametrize("act", GONE)
     def test_readiness_reports_it_before_any_change(
-        self, start_in_process: StartInProcess, act: Callable[[Path], None]
+        self, service: InProcessService, client: httpx.Client, act: Callable[[Path], None]
     ) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            act(service.database)
-            assert "removed or replaced" in problem_of(client.get("/readyz"), 503)["detail"]
+        act(service.database)
+        assert "removed or replaced" in problem_of(client.get("/readyz"), 503)["detail"]
 
-    def test_a_change_that_changes_nothing_is_refused_too(self, start_in_process: StartInProcess) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            service.database.unlink()
-            problem_of(client.put(BLOCKED, json=block(allowMerge=True)), 503)
-            problem_of(client.delete("/blocklist/nodes/b"), 503)
+    def test_a_change_that_changes_nothing_is_refused_too(
+        self, service: InProcessService, client: httpx.Client
+    ) -> None:
+        service.database.unlink()
+        problem_of(client.put(BLOCKED, json=block(allowMerge=True)), 503)
+        problem_of(client.delete("/blocklist/nodes/b"), 503)
 
     def test_it_recovers_when_the_same_file_is_back(self, start: Start) -> None:
         service = start()
@@ -147,48 +154,40 @@ def truncate_database(file: Path) -> None:
 
 
 class TestDamagedWhileInUse:
-    def test_changes_are_refused_and_the_service_is_not_ready(self, start_in_process: StartInProcess) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            with service.database.open("r+b") as content:
-                content.write(os.urandom(service.database.stat().st_size))
-            detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
-            assert "damaged" in detail
-            assert problem_of(client.get("/readyz"), 503)["detail"] == detail
-            assert list(current_list(client)[1]) == ["a"]
+    def test_changes_are_refused_and_the_service_is_not_ready(
+        self, service: InProcessService, client: httpx.Client
+    ) -> None:
+        with service.database.open("r+b") as content:
+            content.write(os.urandom(service.database.stat().st_size))
+        detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
+        assert "damaged" in detail
+        assert problem_of(client.get("/readyz"), 503)["detail"] == detail
+        assert list(current_list(client)[1]) == ["a"]
 
-    def test_a_truncated_file_is_noticed_before_any_change(self, start_in_process: StartInProcess) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            os.truncate(service.database, 0)
-            assert "damaged" in problem_of(client.get("/readyz"), 503)["detail"]
-            problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
+    def test_a_truncated_file_is_noticed_before_any_change(
+        self, service: InProcessService, client: httpx.Client
+    ) -> None:
+        os.truncate(service.database, 0)
+        assert "damaged" in problem_of(client.get("/readyz"), 503)["detail"]
+        problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
 
     @pytest.mark.parametrize("act", [truncate_log, zero_log_header, truncate_database])
     def test_no_change_is_acknowledged_that_the_next_start_would_not_find(
-        self, start_in_process: StartInProcess, act: Callable[[Path], None]
+        self, service: InProcessService, client: httpx.Client, act: Callable[[Path], None]
     ) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            act(service.database)
-            detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
-            assert "damaged" in detail
-            assert problem_of(client.get("/readyz"), 503)["detail"] == detail
-            problem_of(client.put("/blocklist/nodes/c", json=block()), 503)
-            assert list(current_list(client)[1]) == ["a"]
+        act(service.database)
+        detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
+        assert "damaged" in detail
+        assert problem_of(client.get("/readyz"), 503)["detail"] == detail
+        problem_of(client.put("/blocklist/nodes/c", json=block()), 503)
+        assert list(current_list(client)[1]) == ["a"]
 
     @pytest.mark.parametrize("act", [zero_log_header, truncate_database])
     def test_it_is_noticed_before_any_change(
-        self, start_in_process: StartInProcess, act: Callable[[Path], None]
+        self, service: InProcessService, client: httpx.Client, act: Callable[[Path], None]
     ) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            act(service.database)
-            wait_until(lambda: client.get("/readyz").status_code == 503)
+        act(service.database)
+        wait_until(lambda: client.get("/readyz").status_code == 503)
 
     def test_a_checkpoint_of_another_program_that_empties_the_log_is_no_damage(self, start: Start) -> None:
         service = start()
@@ -205,21 +204,20 @@ class TestDamagedWhileInUse:
             service.start()
             assert len(current_list(client)[1]) == 4
 
-    def test_a_database_made_smaller_by_another_program_is_no_damage(self, start_in_process: StartInProcess) -> None:
-        service = start_in_process()
-        with service.client() as client:
-            client.put(BLOCKED, json=block()).raise_for_status()
-            with closing(sqlite3.connect(service.database)) as database:
-                size = service.database.stat().st_size
-                database.execute("CREATE TABLE large AS SELECT zeroblob(100000)")
-                database.execute("PRAGMA wal_checkpoint").fetchall()
-                client.put("/blocklist/nodes/b", json=block()).raise_for_status()
-                assert service.database.stat().st_size > size
-                database.execute("DROP TABLE large")
-                database.execute("VACUUM")
-                database.execute("PRAGMA wal_checkpoint").fetchall()
-            client.put("/blocklist/nodes/c", json=block()).raise_for_status()
-            assert client.get("/readyz").status_code == 200
+    def test_a_database_made_smaller_by_another_program_is_no_damage(
+        self, service: InProcessService, client: httpx.Client
+    ) -> None:
+        with closing(sqlite3.connect(service.database)) as database:
+            size = service.database.stat().st_size
+            database.execute("CREATE TABLE large AS SELECT zeroblob(100000)")
+            database.execute("PRAGMA wal_checkpoint").fetchall()
+            client.put("/blocklist/nodes/b", json=block()).raise_for_status()
+            assert service.database.stat().st_size > size
+            database.execute("DROP TABLE large")
+            database.execute("VACUUM")
+            database.execute("PRAGMA wal_checkpoint").fetchall()
+        client.put("/blocklist/nodes/c", json=block()).raise_for_status()
+        assert client.get("/readyz").status_code == 200
 
 
 class TestPermissions:

@@ -102,20 +102,6 @@ class TestNodes:
 class TestOneMachine:
     """A block under one name or address of a machine is a block of the machine."""
 
-    @pytest.mark.parametrize("blocked", ["10.0.0.7", "worker-7", "WORKER-7.example.com"])
-    @pytest.mark.parametrize("name", ["worker-7", "10.0.0.7", "worker-7.example.com"])
-    def test_it_is_found_under_every_name(self, cluster: httpx.Client, blocked: str, name: str) -> None:
-        assert cluster.put(f"/blocklist/nodes/{blocked}", json=block(cause="Hot")).status_code == 201
-        assert cluster.get(f"/blocklist/nodes/{name}").json()["id"] == blocked
-        assert cluster.get(f"/blocklist/nodes/{name}/status").json()["id"] == blocked
-        assert problem_of(cluster.put(f"/blocklist/nodes/{name}", json=block()), 409)["blockedNode"]["id"] == blocked
-        assert cluster.put(f"/blocklist/nodes/{name}", json=block(allowMerge=True)).json()["id"] == blocked
-        [found] = node(cluster, name)["blocks"]
-        assert (found["id"], found["taskManagers"], found["createdBy"]) == (blocked, ["tm"], None)
-        assert current_list(cluster)[1][blocked]["taskManagers"] == ["tm"]
-        assert cluster.delete(f"/blocklist/nodes/{name}").status_code == 200
-        problem_of(cluster.get(f"/blocklist/nodes/{blocked}"), 404)
-
     def test_two_names_of_it_cannot_be_blocked_in_one_request(self, cluster: httpx.Client) -> None:
         answer = cluster.put("/blocklist/nodes", json={"worker-7": block(), "10.0.0.7": block()})
         assert "mean the same machine" in problem_of(answer, 400)["detail"]
@@ -143,19 +129,6 @@ class TestOneMachine:
             True,
             [{"id": "tm", "listener": "jm", "runningTasks": 3}],
         )
-
-    def test_a_refusal_under_one_name_holds_for_the_machine(self, cluster: httpx.Client) -> None:
-        cluster.put("/blocklist/nodes/worker-7", json=block())
-        revision = current_list(cluster)[0]
-        heartbeat(cluster, "jm", ackedRevision=revision, refused={"10.0.0.7": "its last host"})
-        listeners = cluster.get("/blocklist/nodes/worker-7/status").json()["listeners"]
-        assert {each["id"]: each["refused"] for each in listeners}["jm"] == "its last host"
-
-    def test_a_minimum_counts_a_node_that_is_blocked_under_its_address(self, cluster: httpx.Client) -> None:
-        register(cluster, "rm", role=RM, minNodes=2)
-        heartbeat(cluster, "rm", nodes=[WORKER, "worker-8"])
-        problem = problem_of(cluster.put("/blocklist/nodes/10.0.0.7", json=block()), 409)
-        assert problem["type"].endswith("limit")
 
 
 @pytest.mark.databases("postgresql")

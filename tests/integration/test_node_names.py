@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.bodies import block, current_list, revision_of
+from tests.integration.bodies import block, current_list
 from tests.integration.command import Command
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock
@@ -52,12 +52,6 @@ def block_as(client: httpx.Client, *names: str, **fields: object) -> None:
 
 @pytest.mark.parametrize(("blocked", "name"), NAMES)
 class TestApi:
-    def test_reads_find_the_block(self, client: httpx.Client, blocked: str, name: str) -> None:
-        block_as(client, blocked)
-        assert client.get(path(name)).json()["id"] == blocked
-        status = client.get(f"{path(name)}/status").json()
-        assert (status["id"], status["blocked"]) == (blocked, True)
-
     def test_the_log_is_found_after_the_block(self, client: httpx.Client, blocked: str, name: str) -> None:
         block_as(client, blocked)
         assert client.delete(path(blocked)).status_code == 200
@@ -68,32 +62,6 @@ class TestApi:
         ]
         assert len({change["revision"] for change in found}) == len(found)
         assert client.get(f"{path(name)}/status").json()["id"] == blocked
-
-    def test_a_refusal_under_another_name_is_not_counted_as_applied(
-        self, client: httpx.Client, blocked: str, name: str
-    ) -> None:
-        block_as(client, blocked)
-        register(client, "jm")
-        heartbeat(client, "jm", ackedRevision=revision(client), refused={name: "the last host"})
-        merging = block(cause="more", allowMerge=True)
-        merged = client.put(path(blocked), json=merging, headers={"Prefer": "wait=0"})
-        heartbeat(client, "jm", ackedRevision=revision_of(merged))
-        (status,) = client.get(f"{path(blocked)}/status").json()["listeners"]
-        assert (status["applied"], status["refused"]) == (False, "the last host")
-        again = client.put(path(blocked), json=merging, headers={"Prefer": "wait=0"})
-        assert (again.headers["blocklist-applied"], again.headers["blocklist-refused"]) == ("0/1", "jm")
-
-    def test_a_block_conflicts_or_merges(self, client: httpx.Client, blocked: str, name: str) -> None:
-        block_as(client, blocked, cause="x")
-        refused = problem_of(client.put(path(name), json=block(cause="y")), 409)
-        assert refused["blockedNode"]["id"] == blocked
-        many = problem_of(client.put("/blocklist/nodes", json={name: block(cause="y")}), 409)
-        assert {given: node["id"] for given, node in many["blockedNodes"].items()} == {name: blocked}
-        merged = client.put(path(name), json=block(cause="y", allowMerge=True))
-        assert (merged.status_code, merged.json()["id"], merged.json()["cause"]) == (202, blocked, "x,y")
-        several = client.put("/blocklist/nodes", json={name: block(cause="z", allowMerge=True)})
-        assert {given: (node["status"], node["id"]) for given, node in several.json().items()} == {name: (202, blocked)}
-        assert {node_id: node["cause"] for node_id, node in current_list(client)[1].items()} == {blocked: "x,y,z"}
 
     def test_the_fast_path_and_the_route_agree(
         self, service: InProcessService, client: httpx.Client, blocked: str, name: str

@@ -333,6 +333,25 @@ def test_a_registration_with_missing_or_unknown_fields_is_refused(body: dict[str
     check_refused(OBJECTS["a registration"], sent(body))
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "a"},
+        {"role": "reader"},
+        {"name": "", "role": "reader"},
+        {"name": "a b", "role": "reader"},
+        {"name": "a\r\nb", "role": "reader"},
+        {"name": "a", "role": "root"},
+        {"name": "a", "role": "Reader"},
+        {"name": "a", "role": None},
+        {"name": "a", "role": "reader", "endTimestamp": None},
+        {"name": "a", "role": "reader", "token": "blocklist_00000000_" + "A" * 43},
+    ],
+)
+def test_a_token_with_a_bad_field_is_refused(body: dict[str, Any]) -> None:
+    check_refused(OBJECTS["a token"], sent(body))
+
+
 @pytest.mark.parametrize("url", ELSEWHERE)
 def test_a_callback_to_a_forbidden_host_is_refused(url: str) -> None:
     def register(body: bytes) -> object:
