@@ -392,6 +392,7 @@ class TestErrors:
             ("409 Conflict", ConflictError),
             ("410 Gone", CompactedError),
             ("413 Content Too Large", InvalidError),
+            ("421 Misdirected Request", InvalidError),
             ("500 Oh", UnavailableError),
             ("503 Service Unavailable", UnavailableError),
         ],

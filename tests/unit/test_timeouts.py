@@ -60,3 +60,22 @@ def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(monkey
         sweep.cancel()
 
     asyncio.run(scenario())
+
+
+def test_a_response_that_is_read_slowly_is_not_reset_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADER_SECONDS", "SWEEP_SECONDS"):
+        monkeypatch.setattr(connection_limits, name, 0.001)
+
+    async def scenario() -> None:
+        limits = ConnectionLimits(max_connections=10)
+        slow = Connection(failing=False)
+        limits.connections = {slow}
+        sweep = asyncio.create_task(limits.run())
+        for _ in range(3):
+            slow.timed_out.clear()
+            limits.header_deadlines.add(slow)  # type: ignore[arg-type]
+            await slow.timed_out.wait()
+        assert not slow.aborted.is_set()
+        sweep.cancel()
+
+    asyncio.run(scenario())
