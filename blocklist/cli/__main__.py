@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
-
-from blocklist.cli import standard_streams
+from typing import Any
 
 EXIT_INTERRUPTED = 130
 
@@ -21,7 +21,7 @@ def main() -> int:
 
 def run_command() -> int:
     """Run the command and return its exit code."""
-    standard_streams.reopen_closed()
+    _reopen_closed_streams()
     # Importing takes longer than most commands: Ctrl-C may interrupt it.
     try:
         if sys.argv[1:] == ["--version"]:
@@ -31,6 +31,27 @@ def run_command() -> int:
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _reopen_closed_streams() -> None:
+    """Open a file for each standard stream that was closed (`>&-`), so that no connection takes its descriptor.
+
+    stdin is then empty and stderr is discarded. Writing to stdout fails, as it does for any program.
+    """
+    if sys.stdin is None:
+        sys.stdin = _open(0, os.O_RDONLY, "r")
+    if sys.stdout is None:
+        sys.stdout = _open(1, os.O_RDONLY, "w")
+    if sys.stderr is None:
+        sys.stderr = _open(2, os.O_WRONLY, "w")
+
+
+def _open(descriptor: int, flags: int, mode: str) -> Any:
+    opened = os.open(os.devnull, flags)
+    if opened != descriptor:
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    return open(descriptor, mode, encoding="utf-8", closefd=False)
 
 
 def _print_version() -> int:

@@ -25,7 +25,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "block": ("block_commands.block", "Block nodes: no new tasks start there."),
         "drain": ("drain_command.drain", "Block nodes, evacuate their tasks, and wait until nothing runs there."),
         "extend": (
-            "extend_command.extend",
+            "block_commands.extend",
             "Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.",
         ),
         "unblock": ("block_commands.unblock", "Unblock nodes before their end, one after the other."),
@@ -50,19 +50,19 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Show where listeners report something else than the list says: tasks on evacuated nodes, for example.",
         ),
         "manager": (
-            "manager_command.manager",
+            "programs.manager",
             "Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`.",
         ),
         "flink": (
-            "flink_command.flink",
+            "programs.flink",
             "Make a Flink cluster follow the list: runs beside its JobManager until it is stopped.",
         ),
-        "open": ("shell_commands.open_", "Open the page in a browser, and print its address."),
+        "open": ("programs.open_", "Open the page in a browser, and print its address."),
         "completion": (
-            "shell_commands.completion",
+            "programs.completion",
             "Print the completion for a shell: source <(blocklist completion bash).",
         ),
-        "serve": ("service_commands.serve", "Run the service; only in a checkout."),
+        "serve": ("programs.serve", "Run the service; only in a checkout."),
         "config": ("", "Choose and set contexts, and check the configuration."),
         "token": ("", "Manage tokens."),
         "spark": ("", "Load the agent into Spark drivers."),
@@ -73,7 +73,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "get": ("config_commands.get", "Show the settings of a context, or one of them."),
         "set": ("config_commands.set_", "Set one setting of a context."),
         "delete": ("config_commands.delete", "Delete a context."),
-        "check": ("service_commands.check", "Show the settings, whether the service is reachable, and your role."),
+        "check": ("programs.check", "Show the settings, whether the service is reachable, and your role."),
     },
     "token": {
         "create": ("token_commands.create", "Create a token."),
@@ -81,9 +81,9 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "revoke": ("token_commands.revoke", "Revoke a token, with immediate effect."),
     },
     "spark": {
-        "jar": ("spark_commands.jar", "Print the path of the agent's jar in this installation."),
+        "jar": ("programs.jar", "Print the path of the agent's jar in this installation."),
         "defaults": (
-            "spark_commands.defaults",
+            "programs.defaults",
             "Print the lines for spark-defaults.conf with which all applications use the agent and this service.",
         ),
     },

@@ -1,28 +1,30 @@
-"""block and unblock."""
+"""block, extend and unblock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import typer
 
 from blocklist.cli import messages, options
-from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.environment import connect, default_duration, print_context, service_now, service_now_for_change
+from blocklist.cli.messages import outcome_unknown, report_unknown_outcome
 from blocklist.cli.node_selection import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
-from blocklist.cli.unblocking import UnblockOutcome, for_each, unblock_all
-from blocklist.cli.unknown_outcome import report_unknown_outcome
-from blocklist.model.errors import BlocklistError
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
+from blocklist.model.host_matching import NameIndex
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
     from blocklist.client.results import AppliedCount, BlockNodesResult
     from blocklist.wire.dry_run import DryRunBody
+
 
 R = TypeVar("R")
 _MAX_NODES_FOR_REASONS: Final = 20
@@ -207,3 +209,261 @@ def _exit_if_ambiguous(outcome: UnblockOutcome) -> None:
     """Raises Exit with code 1 if a name means several nodes."""
     if outcome.ambiguous:
         raise typer.Exit(1)
+
+
+def extend(
+    node: options.BlockedNodes = None,
+    selector: options.Selector = None,
+    duration: options.Duration = None,
+    until: options.Until = None,
+    forever: options.Forever = False,
+    force: options.Force = None,
+) -> None:
+    """Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.
+
+    Exit code 1 if a node is not blocked; the others are extended.
+    """
+    with connect() as client:
+        node_ids = blocked_nodes(client, node, selector)
+        print_context(client)
+        now = service_now_for_change(client, asks=until is None and not forever)
+        with report_unknown_outcome(dry_run=False):
+            end, _ = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
+            found = {node_id: _current(client, node_id) for node_id in node_ids}
+            blocks = {node_id: block for node_id, block in found.items() if block is not None}
+            _extend(client, blocks, end, now, force)
+    if len(blocks) < len(found):
+        raise typer.Exit(1)
+
+
+def _current(client: BlocklistClient, node_id: str) -> BlockedNode | None:
+    try:
+        return client.get(node_id)
+    except NotFoundError as error:
+        print_message(messages.not_blocked_message(node_id))
+        print_stderr(*error.lines[1:])
+    except AmbiguousNodeError as error:
+        print_stderr(*messages.error_lines(error))
+    return None
+
+
+def _extend(client: BlocklistClient, blocks: dict[str, BlockedNode], end: int, now: int, force: str | None) -> None:
+    """Merge each block with itself and a later end. Raises Exit with code 1 if one was unblocked meanwhile."""
+    later = {block.id: replace(block, end=end) for block in blocks.values() if block.end < end}
+    for block in blocks.values():
+        if block.id not in later:
+            print_message(messages.block_message(block, now, verb="already blocked"))
+    if not later:
+        return
+    result = client.block_nodes(later.values(), allow_merge=True, force=force)
+    for block in result.nodes.values():
+        print_message(messages.block_message(block, now, verb="extended: blocked"))
+    if again := sorted(later.keys() - result.merged):
+        # Somebody unblocked it between the two requests.
+        print_stderr(f"{', '.join(again)} had just been unblocked, and is blocked again: unblock it if that was meant.")
+        raise typer.Exit(1)
+
+
+_END_TOLERANCE: Final = 60_000
+"""Maximum of BlockSpec.tolerance, in milliseconds; for durations under ten minutes it is a tenth of the duration."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockSpec:
+    """The requested block. An existing block satisfies it if it ends at most `tolerance` milliseconds earlier.
+
+    The tolerance makes a repeated `-d 2h` a no-op.
+    """
+
+    action: BlockAction
+    cause: str
+    start: int
+    end: int
+    tolerance: int = 0
+
+    def block_for(self, node_id: str) -> BlockedNode:
+        return BlockedNode(id=node_id, action=self.action, start=self.start, end=self.end, cause=self.cause)
+
+    def satisfied_by(self, current: BlockedNode) -> bool:
+        """Whether merging would not change the current block."""
+        end = current.end if current.end < self.end <= current.end + self.tolerance else self.end
+        return merge(current, replace(self.block_for(current.id), start=current.start, end=end)) is current
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnsureResult(Generic[R]):
+    """The response for the nodes that were requested, None if no request was needed, and the blocks of the others."""
+
+    response: R | None
+    already_blocked: Mapping[str, BlockedNode]
+
+
+def end_and_tolerance(
+    now: int, duration: int | None, until: int | None, forever: bool, default: Callable[[], int]
+) -> tuple[int, int]:
+    """The end and the tolerance for these options, in Unix milliseconds; `default` returns the duration without any.
+
+    Raises a usage error for conflicting ones.
+    """
+    if (duration is not None) + (until is not None) + forever > 1:
+        raise typer.BadParameter("give only one of --duration, --until and --forever.")
+    if until is not None:
+        if until <= now:
+            raise typer.BadParameter("--until: that time is in the past.")
+        return until, 0
+    requested = PERMANENT if forever else default() if duration is None else duration
+    return (PERMANENT, 0) if requested == PERMANENT else (now + requested, min(_END_TOLERANCE, requested // 10))
+
+
+def ensure_blocked(
+    spec: BlockSpec,
+    node_ids: Sequence[str],
+    send: Callable[[list[BlockedNode]], R],
+    merge_blocks: Callable[[list[BlockedNode]], R] | None = None,
+) -> EnsureResult[R]:
+    """Block the nodes; repeat the request without those that already satisfy `spec`.
+
+    If another node has a different block, the request is repeated with `merge_blocks`; without it, raises
+    ConflictError, with nothing changed.
+    Merging is not tried first: its response does not tell whether it had an effect.
+    """
+    remaining, already_blocked = list(node_ids), dict[str, BlockedNode]()
+    while remaining:
+        try:
+            response = send([spec.block_for(node_id) for node_id in remaining])
+            return EnsureResult(response=response, already_blocked=already_blocked)
+        except ConflictError as error:
+            satisfied = {node_id: node for node_id, node in error.blocked.items() if spec.satisfied_by(node)}
+            if not error.blocked or len(satisfied) < len(error.blocked):
+                if merge_blocks is None:
+                    raise
+                send, merge_blocks = merge_blocks, None
+            already_blocked |= satisfied
+            remaining = [node_id for node_id in remaining if node_id not in already_blocked]
+    return EnsureResult(response=None, already_blocked=already_blocked)
+
+
+def noop_block(spec: BlockSpec, current: BlockedNode) -> BlockedNode:
+    """A block that does not change one that satisfies `spec`: a request with it can wait until that is applied.
+
+    It is what the caller wants, and not more, as it becomes a claim of his if the current block is somebody else's.
+    """
+    return replace(spec.block_for(current.id), end=min(spec.end, current.end))
+
+
+_POLL_SECONDS: Final = 0.2
+_MAX_COMPARED: Final = 10_000
+_MAX_SUGGESTIONS: Final = 5
+_SIMILARITY: Final = 0.8
+
+
+@dataclass(slots=True)
+class UnblockOutcome:
+    """The nodes by what happened to each; the reason was printed."""
+
+    done: list[str] = field(default_factory=list)
+    not_blocked: list[str] = field(default_factory=list)
+    ambiguous: list[str] = field(default_factory=list)
+
+
+def for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockOutcome:
+    """Call `action` for each node. A name that is not blocked, or means several nodes, is reported and skipped.
+
+    Any other error is raised, and lists the remaining nodes; also if the output cannot be written.
+    """
+    outcome = UnblockOutcome()
+    for place, node_id in enumerate(node_ids):
+        try:
+            _for_one(node_id, action, outcome)
+        except SystemExit:
+            print_stderr(*_not_unblocked(node_ids[place + 1 :]))
+            raise
+        except BlocklistError as error:
+            if place:
+                print_stderr(*_not_unblocked(node_ids[place + outcome_unknown(error) :]))
+            raise
+    return outcome
+
+
+def _for_one(node_id: str, action: Callable[[str], None], outcome: UnblockOutcome) -> None:
+    try:
+        action(node_id)
+        outcome.done.append(node_id)
+    except NotFoundError as error:
+        print_message(messages.not_blocked_message(node_id))
+        print_stderr(*error.lines[1:])
+        outcome.not_blocked.append(node_id)
+    except AmbiguousNodeError as error:
+        print_stderr(*messages.error_lines(error))
+        outcome.ambiguous.append(node_id)
+
+
+def _not_unblocked(node_ids: Sequence[str]) -> list[str]:
+    return [f"Not unblocked: {', '.join(node_ids)}."] if node_ids else []
+
+
+def unblock_all(
+    client: BlocklistClient, node_ids: Sequence[str], wait: int | None
+) -> tuple[UnblockOutcome, AppliedCount | None]:
+    """Unblock the nodes; with `wait` (seconds), how many listeners have applied the last change of every node.
+
+    That is None if none of the nodes has a change.
+    """
+    deadline = time.monotonic() + (wait or 0)
+    progress: AppliedCount | None = None
+    if wait is not None:
+        # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
+        blocked = NameIndex(client.snapshot().nodes)
+        node_ids = sorted(node_ids, key=lambda node_id: any(blocked.matching(node_id)))
+
+    def unblock_one(node_id: str) -> None:
+        nonlocal progress
+        result = client.unblock_node(node_id, wait=wait if node_id == node_ids[-1] else None)
+        progress = result.applied
+        print_message(f"{result.id} unblocked")
+
+    outcome = for_each(node_ids, unblock_one)
+    _suggest(client, outcome.not_blocked, node_ids)
+    if wait is None:
+        return outcome, None
+    # The change of a node that is no longer blocked may be pending too, and if the last request failed, every change.
+    pending = outcome.not_blocked if progress is not None else [*outcome.done, *outcome.not_blocked]
+    counts = [*([] if progress is None else [progress]), *_poll_until_applied(client, pending, deadline)]
+    return outcome, reduce(lambda one, other: one.and_also(other), counts) if counts else None
+
+
+def _suggest(client: BlocklistClient, not_blocked: Sequence[str], node_ids: Sequence[str]) -> None:
+    """Print the blocked node that was probably meant by a name that is not blocked."""
+    if not not_blocked:
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
+
+    with suppress(BlocklistError):  # What was done is reported already; this is only help.
+        blocked = sorted(set(client.snapshot().nodes).difference(node_ids))[:_MAX_COMPARED]
+        for name in not_blocked[:_MAX_SUGGESTIONS]:
+            for meant in get_close_matches(name, blocked, n=1, cutoff=_SIMILARITY):
+                print_stderr(f"{name}: did you mean {meant}?")
+
+
+def _poll_until_applied(client: BlocklistClient, node_ids: Iterable[str], deadline: float) -> list[AppliedCount]:
+    """How many listeners have applied the last change of each node that has one, once all have or at the deadline."""
+    counts = (_poll_node(client, node_id, deadline) for node_id in node_ids)
+    return [count for count in counts if count is not None]
+
+
+def _poll_node(client: BlocklistClient, node_id: str, deadline: float) -> AppliedCount | None:
+    from blocklist.client.results import AppliedCount  # noqa: PLC0415 - not for --version and --help
+
+    while True:
+        try:
+            status = client.status(node_id)
+        except NotFoundError:
+            # It was never blocked, so there is nothing to apply.
+            return None
+        count = AppliedCount.of_status(status)
+        if status.blocked:
+            return replace(count, applied=0, superseded=(status.id,))
+        remaining = deadline - time.monotonic()
+        if count.applied == count.total or remaining <= 0:
+            return count
+        time.sleep(min(_POLL_SECONDS, remaining))

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from blocklist.cli import messages, options
-from blocklist.cli.block_commands import print_block_results, print_dry_run_block
-from blocklist.cli.block_request import BlockSpec, end_and_tolerance, ensure_blocked
-from blocklist.cli.drain_display import DrainDisplay, drain_display
-from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
-from blocklist.cli.node_selection import known_nodes
-from blocklist.cli.occupancy import (
-    NO_REPORT,
-    Hold,
-    Holder,
-    Occupancy,
-    held_by,
-    not_draining,
-    occupancy_of,
-    unknown_occupancy,
+from blocklist.cli.block_commands import (
+    BlockSpec,
+    end_and_tolerance,
+    ensure_blocked,
+    print_block_results,
+    print_dry_run_block,
 )
-from blocklist.cli.output import print_stderr
-from blocklist.cli.unknown_outcome import report_unknown_outcome
+from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
+from blocklist.cli.messages import report_unknown_outcome
+from blocklist.cli.node_selection import known_nodes
+from blocklist.cli.output import escape_unprintable, print_message, print_stderr, use_colour
 from blocklist.model.durations import format_duration
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
 from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.task_count import TaskCount
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from blocklist.client.client import BlocklistClient
     from blocklist.client.results import BlockNodesResult
+    from blocklist.wire.node_status import AppliedBody, NodeStatusBody
+
 
 _POLL_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 5.0
@@ -276,3 +278,166 @@ def _unblock(node_ids: Sequence[str]) -> str:
 
 def _stay(count: int) -> str:
     return "1 node stays" if count == 1 else f"{count} nodes stay"
+
+
+_JOB: Final = "JOB_MASTER"
+NO_REPORT: Final = "nobody"
+"""In place of a listener's name: no live job reports anything."""
+
+
+class Hold(StrEnum):
+    """Why a listener keeps a node from being drained, or that it no longer does."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    REFUSED = "refused"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One listener on one node. `text` is for people, without the names of both.
+
+    `idle` is whether it reports that none of its tasks runs there, so that only its acknowledgement is missing, if any.
+    """
+
+    hold: Hold
+    text: str
+    idle: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occupancy:
+    """The listeners of one node by id: those that hold it, and those that had tasks there and have none now.
+
+    Without `reported` there is nothing about listeners in it, and what was read before may still be so.
+    """
+
+    holders: Mapping[str, Holder]
+    reported: bool = True
+
+    @property
+    def holding(self) -> dict[str, Holder]:
+        return {name: holder for name, holder in self.holders.items() if holder.hold is not Hold.EMPTY}
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is known that nothing runs there."""
+        return not self.holding
+
+    @property
+    def stuck(self) -> bool:
+        """Whether only refusals hold the node, or its evacuation has ended, so that waiting does not help."""
+        holds = {holder.hold for holder in self.holding.values()}
+        return bool(holds) and holds <= {Hold.REFUSED, Hold.ENDED}
+
+
+def occupancy_of(status: NodeStatusBody, lapsed: Collection[str]) -> Occupancy:
+    """Who holds the node; `lapsed` are jobs that have stopped reporting: what they run is unknown."""
+    holders = {listener.id: _holder(listener) for listener in status.listeners}
+    holders |= {name: Holder(Hold.UNKNOWN, "unknown: it has stopped reporting") for name in lapsed}
+    if not any(listener.role == _JOB for listener in status.listeners):
+        holders[NO_REPORT] = Holder(Hold.UNKNOWN, "unknown: no live job reports what runs there")
+    return Occupancy(holders=holders)
+
+
+def unknown_occupancy(reason: str) -> Occupancy:
+    """Nothing can be known about the node at present."""
+    return Occupancy(holders={NO_REPORT: Holder(Hold.UNKNOWN, f"unknown: {reason}")}, reported=False)
+
+
+def not_draining(reason: str) -> Occupancy:
+    """The node is not being drained any more, so that waiting does not help."""
+    return Occupancy(holders={NO_REPORT: Holder(Hold.ENDED, reason)}, reported=False)
+
+
+def held_by(occupancy: Occupancy) -> Iterator[str]:
+    """`etl-nightly: refuses: its last host`, one text for each listener that holds the node."""
+    for name, holder in occupancy.holding.items():
+        yield holder.text if name == NO_REPORT else f"{name}: {holder.text}"
+
+
+def _holder(listener: AppliedBody) -> Holder:
+    tasks = TaskCount.of(each.running_tasks for each in listener.task_managers)
+    running = f"{_count(tasks.known, 'task')} running" if tasks.known else ""
+    if listener.refused is not None:
+        return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))
+    if not listener.applied:
+        report = f" (last report: {listener.pending_reason})" if listener.pending_reason else ""
+        text = ", ".join(filter(None, [f"has not applied it yet{report}", running]))
+        return Holder(Hold.PENDING, text, idle=not tasks.may_run)
+    if tasks.known:
+        return Holder(Hold.RUNNING, running)
+    if tasks.unreported:
+        silent = _count(tasks.unreported, "TaskManager")
+        return Holder(Hold.UNKNOWN, f"unknown: does not report the tasks of {silent}")
+    if listener.role == _JOB and not listener.reports_task_managers:
+        return Holder(Hold.UNKNOWN, "unknown: does not report its TaskManagers")
+    return Holder(Hold.EMPTY, "nothing runs", idle=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class DrainDisplay:
+    """Plain lines: `r12n03  app-42  3 tasks running`."""
+
+    def __init__(self) -> None:
+        self._available = True
+
+    def print(self, text: str) -> None:
+        print_message(text)
+
+    def holder(self, node_id: str, listener: str, holder: Holder) -> None:
+        """What one listener reports about one node; without a name, what nobody reports."""
+        self.print("  ".join(filter(None, [node_id, listener, holder.text])))
+
+    def drained(self, node_id: str) -> None:
+        self.print(f"{node_id}  drained")
+
+    def progress(self, drained: int, total: int) -> None:
+        """Show how many nodes are drained."""
+
+    def service_unavailable(self, error: str) -> None:
+        """Say so once: the drain goes on, but what runs is unknown meanwhile."""
+        if self._available:
+            self._available = False
+            print_stderr(f"{error} What runs is unknown; trying again.")
+
+    def service_available(self) -> None:
+        if not self._available:
+            self._available = True
+            print_stderr("The service answers again.")
+
+
+class TerminalDisplay(DrainDisplay):
+    """The lines scroll above a bar with the number of drained nodes and the time."""
+
+    def __init__(self, bar: Progress, total: int) -> None:
+        super().__init__()
+        self._bar = bar
+        self._task = bar.add_task("drained", total=total)
+
+    def print(self, text: str) -> None:
+        self._bar.console.print(escape_unprintable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, drained: int, total: int) -> None:
+        self._bar.update(self._task, completed=drained, total=total)
+
+
+@contextmanager
+def drain_display(total: int) -> Iterator[DrainDisplay]:
+    """The display that suits stdout, for this number of nodes."""
+    if not sys.stdout.isatty():
+        yield DrainDisplay()
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("drained"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(no_color=not use_colour(), highlight=False)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        yield TerminalDisplay(bar, total)

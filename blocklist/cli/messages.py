@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
+from blocklist.cli.output import print_stderr
 from blocklist.model.durations import format_duration
+from blocklist.model.errors import UnavailableError
 from blocklist.model.host_matching import ambiguous_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.time import to_utc
@@ -130,3 +133,26 @@ def _dry_run_message(entry: DryRunNode, now: int) -> str:
 
 def _count_listeners(count: int) -> str:
     return "1 listener" if count == 1 else f"{count} listeners"
+
+
+_MESSAGE: Final = "The change may have been made: see `blocklist list`. Repeating the command is safe."
+
+
+@contextmanager
+def report_unknown_outcome(dry_run: bool) -> Iterator[None]:
+    """Print a message if the block is interrupted, or fails after a request was sent; the error is raised again."""
+    try:
+        yield
+    except (KeyboardInterrupt, UnavailableError) as error:
+        if not dry_run and outcome_unknown(error):
+            print_stderr(_MESSAGE)
+        raise
+
+
+def outcome_unknown(error: BaseException) -> bool:
+    """Whether the service may have received the request, and the error does not say what it did."""
+    import httpx  # noqa: PLC0415 - not for --version and --help
+
+    not_sent = (httpx.ConnectError, httpx.ConnectTimeout)
+    by_transport = isinstance(error.__cause__, httpx.HTTPError) and not isinstance(error.__cause__, not_sent)
+    return isinstance(error, KeyboardInterrupt) or by_transport

@@ -4,13 +4,69 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from blocklist.cli import table
+_SEPARATOR: Final = "  "
+_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_BOLD: Final = "1"
+_COLOURS: Final = {"evacuate": "31", "lapsed": "31", "mark": "33", "no": "33", "yes": "32", "live": "32"}
+
+
+class Table:
+    """A table to which rows can be added. `colour` is for terminals only.
+
+    An empty cell is shown as a dash, so that each line has one word for each column; only the last may contain spaces.
+    """
+
+    def __init__(self, headers: Sequence[str], *, show_header: bool, colour: bool) -> None:
+        self._pending_header = [list(headers)] if show_header else []
+        self._widths = [_width(name) for name in headers]
+        self._colour = colour
+
+    def lines(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """The lines of these rows, with the header before the first ones. Columns widen, but never narrow."""
+        head, self._pending_header = self._pending_header, []
+        cells = [[escape_unprintable(cell) or "-" for cell in row] for row in rows]
+        for row in (*head, *cells):
+            self._widths = [max(width, _width(cell)) for width, cell in zip(self._widths, row, strict=True)]
+        return [_coloured(_BOLD, self._line(row)) if self._colour else self._line(row) for row in head] + [
+            self._line(row, coloured=self._colour) for row in cells
+        ]
+
+    def _line(self, row: Sequence[str], *, coloured: bool = False) -> str:
+        shown = [_coloured(_COLOURS[cell], cell) if coloured and cell in _COLOURS else cell for cell in row]
+        gaps = [" " * (width - _width(cell)) + _SEPARATOR for cell, width in zip(row[:-1], self._widths, strict=False)]
+        return "".join(cell + gap for cell, gap in zip(shown, [*gaps, ""], strict=True))
+
+
+def escape_unprintable(text: str) -> str:
+    r"""The text with control and invisible characters escaped as in Python: `\x1b` for an escape."""
+    if text.isprintable():
+        return text
+    return "".join(_escape(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in text)
+
+
+def _coloured(colour: str, text: str) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def _width(cell: str) -> int:
+    """The number of terminal columns."""
+    if cell.isascii():
+        return len(cell)
+    from rich.cells import cell_len  # noqa: PLC0415 - rarely needed
+
+    return cell_len(cell)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -67,7 +123,7 @@ def print_items(view: ResourceView[T], items: Sequence[T], options: OutputOption
     elif options.format is OutputFormat.JSONL:
         print_lines(*(format_json(view.json(item)) for item in items))
     elif options.format is OutputFormat.NAME:
-        print_lines(*dict.fromkeys(table.escape_unprintable(view.name(item)) for item in items))
+        print_lines(*dict.fromkeys(escape_unprintable(view.name(item)) for item in items))
     elif items:
         print_lines(*RowFormatter(view, options).lines(items))
     else:
@@ -84,7 +140,7 @@ class RowFormatter(Generic[T]):
             **view.last_columns,
         }
         self._cells = list(columns.values())
-        self._table = table.Table(list(columns), show_header=options.headers, colour=use_colour())
+        self._table = Table(list(columns), show_header=options.headers, colour=use_colour())
 
     def lines(self, items: Sequence[T]) -> list[str]:
         """The lines of these items, with the header before the first ones."""
@@ -110,14 +166,14 @@ def print_lines(*lines: str) -> None:
 
 def print_message(text: str) -> None:
     """Print a message to stdout, with control characters escaped."""
-    _write([table.escape_unprintable(text)])
+    _write([escape_unprintable(text)])
 
 
 def print_stderr(*texts: str) -> None:
     """Print messages to stderr, with control characters escaped."""
     # If stderr cannot be written either, the exit code is all that is left.
     with suppress(OSError):
-        sys.stderr.write("".join(f"{table.escape_unprintable(text)}\n" for text in texts))
+        sys.stderr.write("".join(f"{escape_unprintable(text)}\n" for text in texts))
         sys.stderr.flush()
 
 

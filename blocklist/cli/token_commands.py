@@ -10,7 +10,7 @@ import typer
 
 from blocklist.cli import columns, options
 from blocklist.cli.environment import connect, print_context, service_now, service_now_for_change
-from blocklist.cli.messages import format_end
+from blocklist.cli.messages import format_end, outcome_unknown
 from blocklist.cli.output import (
     OutputFormat,
     OutputOptions,
@@ -20,7 +20,6 @@ from blocklist.cli.output import (
     print_message,
     print_stderr,
 )
-from blocklist.cli.unknown_outcome import outcome_unknown
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role

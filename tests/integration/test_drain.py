@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.cli.drain_command import DrainFollower
-from blocklist.cli.drain_display import DrainDisplay
+from blocklist.cli.drain_command import DrainDisplay, DrainFollower
 from blocklist.wire.node_status import NodeStatusBody
 from tests.integration.command import Command, interrupt
 from tests.integration.conftest import StartInProcess

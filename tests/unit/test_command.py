@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from app.settings import Settings
-from blocklist.cli import columns, environment, messages, times
-from blocklist.cli.block_request import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
-from blocklist.cli.table import Table, escape_unprintable
+from blocklist.cli import columns, environment, messages, options
+from blocklist.cli.block_commands import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
+from blocklist.cli.output import Table, escape_unprintable
 from blocklist.client.clock import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.durations import format_duration, parse_duration
@@ -155,8 +155,8 @@ class TestDurations:
 class TestTimes:
     def test_a_timestamp_is_parsed_with_its_zone_and_formatted_in_utc(self) -> None:
         assert (
-            times.parse_timestamp("2026-11-21T18:00:00Z")
-            == times.parse_timestamp("2026-11-21T19:00:00+01:00")
+            options.parse_timestamp("2026-11-21T18:00:00Z")
+            == options.parse_timestamp("2026-11-21T19:00:00+01:00")
             == 1795284000000
         )
         assert columns.format_timestamp(1795284000999) == "2026-11-21T18:00:00Z"
@@ -167,38 +167,38 @@ class TestTimes:
     )
     def test_a_malformed_timestamp_or_one_without_a_zone_is_an_error(self, text: str) -> None:
         with pytest.raises(ValueError, match=r"\.$"):
-            times.parse_timestamp(text)
+            options.parse_timestamp(text)
 
     def test_a_time_may_be_relative_to_now(self) -> None:
         now = 1795284000000
         for text in ("15m", "-15m", "15m ago"):
-            assert times.parse_timestamp(text, now) == now - 900_000
-        assert times.parse_timestamp("now", now) == now
-        midnight = times.parse_timestamp("today", now)
+            assert options.parse_timestamp(text, now) == now - 900_000
+        assert options.parse_timestamp("now", now) == now
+        midnight = options.parse_timestamp("today", now)
         assert midnight <= now
-        assert times.parse_timestamp("yesterday 18:00", now) == times.parse_timestamp("yesterday", now) + 18 * HOUR
-        assert times.parse_timestamp("yesterday", now) < midnight
+        assert options.parse_timestamp("yesterday 18:00", now) == options.parse_timestamp("yesterday", now) + 18 * HOUR
+        assert options.parse_timestamp("yesterday", now) < midnight
 
     def test_a_time_of_day_that_has_not_come_yet_is_yesterdays(self) -> None:
-        now = times.parse_timestamp("today 12:00")
-        assert times.parse_timestamp("11:00", now) == now - HOUR
-        assert times.parse_timestamp("13:00", now) == times.parse_timestamp("yesterday 13:00", now)
+        now = options.parse_timestamp("today 12:00")
+        assert options.parse_timestamp("11:00", now) == now - HOUR
+        assert options.parse_timestamp("13:00", now) == options.parse_timestamp("yesterday 13:00", now)
 
     def test_nothing_has_happened_in_the_future(self) -> None:
-        now = times.parse_timestamp("today 12:00")
-        assert times.parse_past("now", now) == now
+        now = options.parse_timestamp("today 12:00")
+        assert options.parse_past("now", now) == now
         for text in ("tomorrow", "today 13:00"):
             with pytest.raises(ValueError, match="is in the future"):
-                times.parse_past(text, now)
+                options.parse_past(text, now)
 
     def test_an_end_is_the_next_time_of_that_name_and_no_duration(self) -> None:
-        now = times.parse_timestamp("today 12:00")
-        assert times.parse_end("13:00", now) == now + HOUR
-        assert times.parse_end("11:00", now) > now
+        now = options.parse_timestamp("today 12:00")
+        assert options.parse_end("13:00", now) == now + HOUR
+        assert options.parse_end("11:00", now) > now
         with pytest.raises(ValueError, match="give it as -d 2h"):
-            times.parse_end("2h", now)
+            options.parse_end("2h", now)
         with pytest.raises(ValueError, match="18:00 or tomorrow 08:00"):
-            times.parse_end("tomorow 08:00", now)
+            options.parse_end("tomorow 08:00", now)
 
     def test_an_end_is_formatted_with_the_remaining_time(self) -> None:
         assert messages.format_end(1795284000000, 1795284000000 - 4 * HOUR) == "until 2026-11-21 18:00:00 UTC (in 4h)"

@@ -1,4 +1,4 @@
-"""serve and config check: run the service of a checkout; check the configuration of the command and of the service."""
+"""open, completion, spark, flink, manager and serve: what prepares other programs, or hands over to them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,112 @@ import os
 import platform
 import subprocess
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import blocklist
-from blocklist.cli.environment import connect, current_context, default_duration, request_timeout
-from blocklist.cli.output import print_lines
-from blocklist.cli.table import Table
+from blocklist.cli import options
+from blocklist.cli.completion import SCRIPTS
+from blocklist.cli.environment import connect, current_context, default_duration, hand_over_context, request_timeout
+from blocklist.cli.output import Table, flush, print_lines, print_stderr
 from blocklist.model.durations import FOREVER, format_duration
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT
+from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
 
 if TYPE_CHECKING:
     from blocklist.cli.contexts import Context
     from blocklist.client.client import BlocklistClient
+
+
+class Shell(StrEnum):
+    """The shells that are supported."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def open_() -> None:
+    """Open the page in a browser, and print its address."""
+    import webbrowser  # noqa: PLC0415
+
+    with connect() as client:
+        url = f"{client.url}/"
+    print_lines(url)
+    if not webbrowser.open(url):
+        print_stderr("No browser could be started here: open the address above.")
+
+
+ShellName = Annotated[
+    Shell,
+    typer.Argument(
+        metavar="SHELL",
+        help="bash, zsh or fish.",
+        parser=options.choice_parser(Shell),
+        autocompletion=options.choice_completion(Shell),
+    ),
+]
+
+
+def completion(shell: ShellName) -> None:
+    """Print the completion for a shell: source <(blocklist completion bash)."""
+    print_lines(SCRIPTS[shell])
+
+
+def jar() -> None:
+    """Print the path of the agent's jar in this installation."""
+    print_lines(str(_jar_path()))
+
+
+def defaults() -> None:
+    """Print the lines for spark-defaults.conf with which all applications use the agent and this service."""
+    with connect() as client:
+        url = client.url
+    token_file = os.environ.get("BLOCKLIST_TOKEN_FILE")
+    lines = {
+        "spark.driver.extraClassPath": str(_jar_path()),
+        "spark.extraListeners": LISTENER_CLASS,
+        "spark.blocklist.url": url,
+        **({"spark.blocklist.tokenFile": str(Path(token_file).absolute())} if token_file else {}),
+    }
+    print_lines(*(f"{name} {value}" for name, value in lines.items()))
+    if os.environ.get("BLOCKLIST_TOKEN"):
+        print_stderr(
+            "BLOCKLIST_TOKEN is not in these lines, because Spark sends properties to all executors: write the token to"
+            " a file that only the drivers can read, and add spark.blocklist.tokenFile with its path."
+        )
+
+
+def _jar_path() -> Path:
+    try:
+        return jar_path()
+    except FileNotFoundError as error:
+        raise InvalidError(
+            f"This installation has no jar at {error}: reinstall blocklist, or download it from the service"
+            f" (/spark/{JAR_NAME})."
+        ) from None
+
+
+def flink(context: typer.Context) -> None:
+    """Make a Flink cluster follow the list: runs beside its JobManager until it is stopped."""
+    # An invalid URL is an error here, because only this command knows which context it is from.
+    connect().close()
+    hand_over_context()
+    command = [sys.executable, "-m", "blocklist.flink", *context.args]
+    flush()
+    os.execv(command[0], command)  # noqa: S606 - the bridge replaces this process
+
+
+def manager(context: typer.Context) -> None:
+    """Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`."""
+    hand_over_context()
+    from blocklist.managers.__main__ import main  # noqa: PLC0415 - rarely needed
+
+    raise typer.Exit(main(context.args, prog="blocklist manager"))
 
 
 def serve() -> None:
