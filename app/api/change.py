@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from app.api.applied import task_managers_on
 from app.api.authorization import Operator, author
-from app.api.node_status import Wait, wait_until_applied
+from app.api.node_status import Prefer, requested_wait, wait_until_applied
 from app.api.responses import JsonResponse
 from app.auth.principal import Principal
 from app.engine.handler import Command, Outcome
@@ -34,49 +34,24 @@ from blocklist.wire.json import Json, dump_json
 T = TypeVar("T")
 
 
-async def _dry_run(
-    dry_run: Annotated[
-        Literal["true", "false"],
-        Query(alias="dryRun", description="`true`: return what this would do, without doing it; `Prefer` is ignored."),
-    ] = "false",
-) -> bool:
-    return dry_run == "true"
-
-
-DryRun = Annotated[bool, Depends(_dry_run)]
-"""Whether the query contains `dryRun=true`."""
-
-
-async def _force(
-    force: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=MAX_CAUSE_LENGTH,
-            description="Override all limits for this reason, which the change log records. Requires the role admin.",
-            json_schema_extra={"pattern": TEXT_PATTERN},
-        ),
-        AfterValidator(lambda text: text if text is None else check_text(text)),
-    ] = None,
-) -> str | None:
-    return force
-
-
-Force = Annotated[str | None, Depends(_force)]
-"""The reason in `?force=REASON`, or None."""
-
-
-async def _strict(
-    strict: Annotated[
-        Literal["true", "false"],
-        Query(description="`true`: refuse a node that is not blocked and that no live listener reports."),
-    ] = "false",
-) -> bool:
-    return strict == "true"
-
-
-Strict = Annotated[bool, Depends(_strict)]
-"""Whether the query contains `strict=true`."""
+DryRun = Annotated[
+    Literal["true", "false"],
+    Query(alias="dryRun", description="`true`: return what this would do, without doing it; `Prefer` is ignored."),
+]
+Force = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=MAX_CAUSE_LENGTH,
+        description="Override all limits for this reason, which the change log records. Requires the role admin.",
+        json_schema_extra={"pattern": TEXT_PATTERN},
+    ),
+    AfterValidator(lambda text: text if text is None else check_text(text)),
+]
+Strict = Annotated[
+    Literal["true", "false"],
+    Query(description="`true`: refuse a node that is not blocked and that no live listener reports."),
+]
 
 
 def require_known(service: Service, node_ids: Collection[str], command: Command[T], *, strict: bool) -> Command[T]:
@@ -147,23 +122,26 @@ class RequestedChange:
         )
 
 
+# Parameters, not dependencies of their own: each of those would take 8 µs of a request.
 async def _blocking(
     request: Request,
     principal: Operator,
-    wait: Wait = None,
-    dry_run: DryRun = False,
+    prefer: Prefer = None,
+    dry_run: DryRun = "false",
     force: Force = None,
-    strict: Strict = False,
+    strict: Strict = "false",
 ) -> RequestedChange:
     if force is not None and not principal.role.allows(Role.ADMIN):
         raise ForbiddenError("To override a limit requires the role admin.")
-    return RequestedChange(request, principal, author(principal, forced=force), wait, dry_run, strict)
+    wait, changed_by = await requested_wait(request, prefer), author(principal, forced=force)
+    return RequestedChange(request, principal, changed_by, wait, dry_run == "true", strict == "true")
 
 
 async def _freeing(
-    request: Request, principal: Operator, wait: Wait = None, dry_run: DryRun = False
+    request: Request, principal: Operator, prefer: Prefer = None, dry_run: DryRun = "false"
 ) -> RequestedChange:
-    return RequestedChange(request, principal, author(principal), wait, dry_run)
+    wait = await requested_wait(request, prefer)
+    return RequestedChange(request, principal, author(principal), wait, dry_run == "true")
 
 
 Blocking = Annotated[RequestedChange, Depends(_blocking)]

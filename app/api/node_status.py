@@ -7,7 +7,7 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 
 from app.api.applied import ListenerProgress, applied_by_live_listeners
 from app.api.authorization import REQUIRE_READER
@@ -37,24 +37,21 @@ AMBIGUOUS: Final = (
 )
 
 
-async def _wait(
-    request: Request,
-    prefer: Annotated[
-        list[str] | None,
-        Header(
-            description="`wait=N`: respond when all live listeners have applied or refused it, or after N seconds"
-            " (maximum 60)."
-        ),
-    ] = None,
-) -> int | None:
+Prefer = Annotated[
+    list[str] | None,
+    Header(
+        description="`wait=N`: respond when all live listeners have applied or refused it, or after N seconds"
+        " (maximum 60)."
+    ),
+]
+
+
+async def requested_wait(request: Request, prefer: list[str] | None) -> int | None:
+    """N of `Prefer: wait=N`, or None. Raises UnavailableError if the client has too many waiting requests."""
     seconds = wait_seconds(prefer or [])
     if seconds is not None:
         await slots_of(request)  # reject before anything is changed
     return seconds
-
-
-Wait = Annotated[int | None, Depends(_wait)]
-"""N of `Prefer: wait=N`, or None. Raises UnavailableError if the client has too many waiting requests."""
 
 
 async def wait_until_applied(
