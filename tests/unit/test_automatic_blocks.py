@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blocklist.model.automatic_blocks import MAX_NODES, AutomaticBlocks
@@ -92,6 +92,8 @@ def test_each_earlier_block_doubles_the_duration_up_to_the_maximum(usual: int, e
     assert duration == max(usual, min(usual * 2**earlier, maximum))
 
 
+# At the end the first block is as old as the window.
+@example(gaps=[0, RULE.window - 2 * (HOUR + 500)])
 @given(gaps=st.lists(st.integers(0, 20 * DAY), max_size=8))
 def test_the_blocks_within_the_window_count_and_no_others(gaps: list[int]) -> None:
     blocklist, begins = Blocklist(), []
