@@ -17,7 +17,37 @@ from urllib.parse import urlsplit
 import psycopg
 
 from tests.integration.process import free_port, wait_until
-from tests.processes import any_alive, signal_family
+
+
+def signal_family(pid: int, number: signal.Signals) -> list[int]:
+    """Send a signal to a process and its children; their ids.
+
+    The process is stopped meanwhile, so that it starts no more children and they can still be identified.
+    """
+    if number != signal.SIGCONT:
+        os.kill(pid, signal.SIGSTOP)
+    family = [pid, *(child for child, (_, parent) in _processes().items() if parent == pid)]
+    for member in family:
+        with suppress(ProcessLookupError):
+            os.kill(member, number)
+    return family
+
+
+def any_alive(pids: list[int]) -> bool:
+    """Whether one of them is alive, zombies excluded."""
+    processes = _processes()
+    return any(processes[pid][0] != "Z" for pid in pids if pid in processes)
+
+
+def _processes() -> dict[int, tuple[str, int]]:
+    """State and parent of each process."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # It has exited.
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            found[int(stat.parent.name)] = state, int(parent)
+    return found
+
 
 USER: Final = "blocklist"
 """Owner of the databases, without other privileges."""

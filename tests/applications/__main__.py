@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from demo.cluster import Cluster, spark_home
-from tests.acceptance.versions import environment
 from tests.applications.application import Application, Installation, obeying
 from tests.applications.compiling import compile_applications
 from tests.applications.conftest import HOSTS, SPARK_HOME
@@ -20,6 +19,7 @@ from tests.applications.hostile_service import hostile_service
 from tests.applications.jobs import run_jobs
 from tests.applications.kinds import SCALA
 from tests.integration.process import ROOT
+from tests.spark_versions import environment
 
 _JOBS_PER_APPLICATION: Final = 25
 _VERSIONS: Final = ("3.5.9", "4.0.5")

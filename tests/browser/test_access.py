@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
 
 import httpx
 import pytest
@@ -13,9 +14,31 @@ from playwright.sync_api import Browser, expect
 from app.page.render import CONTENT_SECURITY_POLICY
 from tests.browser.browsing import monitored
 from tests.browser.conftest import SecuredService, log_in
-from tests.browser.markup import inline_code
 from tests.integration.bodies import all_changes, block
 from tests.integration.listeners import put, register
+
+
+class _InlineCode(HTMLParser):
+    """Collects inline scripts, styles and handlers. Text such as a cause may look like them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {name for name, _ in attrs}
+        if tag == "style" or (tag == "script" and "src" not in names):
+            self.found.append(f"<{tag}>")
+        self.found += [f"<{tag} {name}>" for name in sorted(names) if name == "style" or name.startswith("on")]
+
+
+def inline_code(html: str) -> list[str]:
+    """The elements and attributes with inline code or styles, in order."""
+    parser = _InlineCode()
+    parser.feed(html)
+    parser.close()
+    return parser.found
+
 
 FORM = {"nodes": "n1", "action": "mark", "cause": "x", "ends": "never", "confirmed": "yes"}
 HERE = {"Sec-Fetch-Site": "same-origin"}

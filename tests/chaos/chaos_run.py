@@ -2,26 +2,99 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
+from tests.chaos.attribution import attribute
+from tests.chaos.change_log import read_log
 from tests.chaos.client import Client, HighestRevision
-from tests.chaos.cluster import Cluster
-from tests.chaos.nemesis import Nemesis
-from tests.chaos.operation import Kind, WallClock
-from tests.chaos.run_record import RunRecord
+from tests.chaos.cluster import Cluster, FaultTarget
+from tests.chaos.contract import violations
+from tests.chaos.operation import Kind, Operation, WallClock
 from tests.chaos.watcher import Watcher
-from tests.chaos.workload import Request, Workload
+from tests.chaos.workload import NODES, Request, Workload
 from tests.integration.bodies import all_changes, now_ms
 from tests.integration.process import NO_TLS, wait_until
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """`logs` are the change logs of the replicas at the end, `watched_changes` what each watcher received."""
+
+    seed: str
+    operations: Sequence[Operation]
+    logs: Sequence[list[Any]]
+    watched_changes: Sequence[list[Any]]
+    anomalies: Sequence[str]
+    streams: int
+    faults: Counter[str]
+
+    def violations(self) -> list[str]:
+        """Violations of the contract."""
+        log = self.logs[0]
+        different = [f"replica {n} has another log" for n, other in enumerate(self.logs) if other != log]
+        return [*different, *self.anomalies, *violations(self.operations, log, self.watched_changes, NODES)]
+
+    def summary(self) -> Iterator[str]:
+        """Figures of the run, one per line."""
+        yield f"seed {self.seed}"
+        for (kind, what), number in sorted(Counter(map(_outcome, self.operations)).items()):
+            yield f"{number:>8} {kind}: {what}"
+        yield f"{len(self.operations):>8} operations in all"
+        yield f"{len(self.logs[0]):>8} revisions"
+        unknown = [operation for operation in self.operations if operation.unknown]
+        yield f"{len(unknown):>8} changes without an answer or with a 503, happened: {self._committed_unknown()}"
+        yield f"{self.streams:>8} streams of {len(self.watched_changes)} watchers"
+        for fault, number in sorted(self.faults.items()):
+            yield f"{number:>8} times {fault}"
+
+    def save(self, folder: Path) -> None:
+        """Write the record to files in a folder."""
+        (folder / "operations.txt").write_text("\n".join(map(str, self.operations)))
+        for number, log in enumerate(self.logs):
+            (folder / f"log-{number}.jsonl").write_text("\n".join(map(json.dumps, log)))
+
+    def _committed_unknown(self) -> int:
+        made = attribute(self.operations, read_log(self.logs[0])).by_revision.values()
+        return len({id(change.operation) for change in made if change.operation.unknown})
+
+
+def _outcome(operation: Operation) -> tuple[str, str]:
+    return operation.kind, "no answer" if operation.status is None else str(operation.status)
+
+
+_MAX_SECONDS: Final = 5.0
+_MIN_SECONDS: Final = 0.05
+"""Duration of a fault; its logarithm is uniformly distributed."""
+
+
+class Nemesis:
+    """Injects faults into one target, and counts them by name."""
+
+    def __init__(self, target: FaultTarget) -> None:
+        self.target = target
+        self.injected = Counter[str]()
+
+    def run(self, seed: str, stop: threading.Event) -> None:
+        """Inject one fault after another until `stop` is set; the last one is ended."""
+        rng = random.Random(f"{seed} {self.target.name}")
+        while not stop.wait(rng.uniform(0, self.target.max_interval_seconds)):
+            name = rng.choice(sorted(self.target.faults))
+            self.injected[name] += 1
+            with self.target.faults[name]():
+                stop.wait(_MIN_SECONDS * (_MAX_SECONDS / _MIN_SECONDS) ** rng.random())
+
 
 CLIENTS: Final = 16
 WATCHERS: Final = 3

@@ -6,19 +6,90 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import httpx
+from httpx_sse import ServerSentEvent
 
-from tests.crash.replay import Replay
-from tests.crash.watcher import Watcher
-from tests.crash.writer import Writer
+from tests.crash.writer import RETRY_SECONDS, Writer
 from tests.integration.bodies import all_changes, block, current_list, now_ms
+from tests.integration.event_stream import watching
 from tests.integration.process import ServiceProcess, wait_until
+
+_CHANGES = {"blocked", "merged", "narrowed", "unblocked", "expired"}
+
+
+@dataclass
+class Watcher:
+    """Reads every change from the first; `connections` counts its connections."""
+
+    changes: list[Any] = field(default_factory=list)
+    connections: int = 0
+
+    def run(self, service: ServiceProcess, stop: threading.Event) -> None:
+        cursor: str | None = None
+        with service.client() as client:
+            while not stop.is_set():
+                since = 0 if cursor is None else None
+                with suppress(httpx.TransportError), watching(client, since=since, last_event_id=cursor) as events:
+                    self.connections += 1
+                    for event in self._until(events, stop):
+                        cursor = event.id
+                stop.wait(RETRY_SECONDS)
+
+    def _until(self, events: Iterator[ServerSentEvent], stop: threading.Event) -> Iterator[ServerSentEvent]:
+        for event in events:
+            if event.event == "bye":
+                return
+            assert event.event in _CHANGES, "a cursor of this history never needs a snapshot"
+            change = event.json()
+            assert change["revision"] == len(self.changes) + 1, f"{change} came after {self.changes[-1:]}"
+            self.changes.append(change)
+            yield event
+            if stop.is_set():
+                return
+
+
+UNBLOCKING = {"unblocked", "expired"}
+
+
+@dataclass
+class Replay:
+    """Applies changes in order; `changes` has them all, `blocked` the nodes that are blocked after them."""
+
+    changes: list[Any] = field(default_factory=list)
+    blocked: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, change: Any) -> None:
+        """Apply the next change. Raises AssertionError if it cannot follow."""
+        assert change["revision"] == len(self.changes) + 1, f"{change} follows {self.changes[-1:]}"
+        node = dict(change["node"])
+        before = self.blocked.pop(node.pop("id"), None)
+        assert (before is None) == (change["type"] == "blocked"), f"{change} cannot follow {before}"
+        if change["type"] in UNBLOCKING:
+            assert node == before, f"{change} frees another node than {before}"
+        else:
+            self.blocked[change["node"]["id"]] = node
+        self.changes.append(change)
+
+    def check_list(self, listed: Mapping[str, Any], begin: int, end: int) -> None:
+        """Assert that `listed` is the list at the last revision, from a GET between `begin` and `end` (Unix ms).
+
+        A block that expires in between may be listed or not; an expired one is not, even before its change is logged.
+        """
+        nodes = {node_id: {**node} for node_id, node in listed.items()}
+        for node in nodes.values():
+            assert node.pop("taskManagers") == []
+        assert nodes.items() <= self.blocked.items()
+        missing = [self.blocked[node_id] for node_id in self.blocked.keys() - nodes.keys()]
+        assert all(int(node["endTimestamp"]) <= end for node in missing), missing
+        assert all(int(node["endTimestamp"]) > begin for node in nodes.values())
+
 
 WRITERS = 4
 WATCHERS = 2

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from demo.cluster import Cluster, session, spark_home, wait_until
 from tests.acceptance.jobs import EXCLUDING
-from tests.acceptance.versions import environment
 from tests.integration.process import ROOT
+from tests.spark_versions import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

