@@ -14,8 +14,7 @@ from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess, StartReplicas
 from tests.integration.databases import ON_SQLITE
 from tests.integration.in_process import InProcessService, ManualClock, running_service
-from tests.integration.listeners import RM, heartbeat, post_heartbeat, put, register, registration_body, unblock
-from tests.integration.problems import problem_of
+from tests.integration.listeners import RM, heartbeat, put, register, registration_body, unblock
 from tests.integration.process import wait_until
 
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
@@ -122,16 +121,6 @@ def test_tasks_that_keep_running_on_an_evacuated_node_are_drift_and_unreported_o
 
 
 @ON_SQLITE
-def test_tasks_within_the_bound_are_no_drift(start_in_process: StartInProcess) -> None:
-    service = start_in_process()
-    client = service.client()
-    put(client, "n1", action=EVACUATE)
-    register(client, "app-1")
-    heartbeat(client, "app-1", taskManagers={"a:1": "n1"}, runningTasks={"a:1": 2}, unschedulable={"n9": "x"})
-    wait_for_drift(service, ("n9", "unschedulable", "app-1"))
-
-
-@ON_SQLITE
 def test_tasks_that_start_after_the_listener_applied_the_block_are_drift(start_in_process: StartInProcess) -> None:
     """Not those of the executor that a canary leaves."""
     service = start_in_process()
@@ -180,16 +169,6 @@ def test_what_a_canary_ran_between_two_blocks_for_all_is_no_drift(database_url: 
         if is_left_between:
             client.delete(f"{node}/claims/anonymous")
         assert block_for_all_and_observe(1) == ([] if is_left_between else ["tasks-started"])
-
-
-@ON_SQLITE
-def test_what_a_heartbeat_may_report_is_checked(start_in_process: StartInProcess) -> None:
-    service = start_in_process()
-    client = service.client()
-    register(client, "slurm", role=RM)
-    for states in ({"n 1": "DRAIN"}, {"n1": "x" * 301}, {"n1": "a\nb"}, ["n1"]):
-        problem_of(post_heartbeat(client, "slurm", unschedulable=states), 400)
-    heartbeat(client, "slurm", unschedulable={f"n{number}": "DRAIN" for number in range(10_000)})
 
 
 @pytest.mark.databases("postgresql")

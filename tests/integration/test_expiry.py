@@ -115,20 +115,6 @@ def test_a_block_expires_once(client: TestClient, clock: ManualClock) -> None:
     assert log(client) == [(1, "blocked", "a"), (2, "expired", "a"), (3, "blocked", "b"), (4, "expired", "b")]
 
 
-@pytest.mark.parametrize("allow_merge", [False, True])
-def test_a_put_on_an_ended_node_makes_two_revisions(
-    client: TestClient, clock: ManualClock, *, allow_merge: bool
-) -> None:
-    client.put(NODE, json=block(endTimestamp=END, cause="old", action=EVACUATE))
-    clock.now = END
-    answer = client.put(NODE, json=block(cause="new", allowMerge=allow_merge))
-    body = answer.json()
-    assert (answer.status_code, revision_of(answer)) == (201, 3)
-    assert (body["startTimestamp"], body["cause"], body["action"]) == (str(END), "new", "MARK_BLOCKED")
-    assert log(client) == [(1, "blocked", "a"), (2, "expired", "a"), (3, "blocked", "a")]
-    assert all_changes(client)[1]["node"]["cause"] == "old"
-
-
 def test_an_ended_node_among_several_expires_before_it_is_blocked_again(client: TestClient, clock: ManualClock) -> None:
     client.put(NODE, json=block(endTimestamp=END))
     clock.now = END
@@ -138,29 +124,6 @@ def test_an_ended_node_among_several_expires_before_it_is_blocked_again(client: 
     assert revision_of(answer) == len(changes) == 5
     assert [node_id for _, kind, node_id in changes if kind == "blocked"] == ["a", "b", "a", "c"]
     assert [kind for _, kind, node_id in changes if node_id == "a"] == ["blocked", "expired", "blocked"]
-
-
-def test_an_end_not_after_now_is_400(client: TestClient) -> None:
-    problem_of(client.put(NODE, json=block(endTimestamp=START)), 400)
-    problem_of(client.put(NODE, json=block(endTimestamp=str(START - 1))), 400)
-    assert client.put(NODE, json=block(endTimestamp=START + 1)).status_code == 201
-
-
-def test_a_merge_moves_the_end(client: TestClient, clock: ManualClock) -> None:
-    client.put(NODE, json=block(endTimestamp=END))
-    client.put(NODE, json=block(endTimestamp=END + 5, allowMerge=True))
-    clock.now = END
-    assert client.get(NODE).json()["endTimestamp"] == str(END + 5)
-    clock.now = END + 5
-    wait_until(lambda: len(all_changes(client)) == 3)
-    assert log(client)[-1] == (3, "expired", "a")
-
-
-def test_a_merge_keeps_the_earlier_start(client: TestClient, clock: ManualClock) -> None:
-    client.put(NODE, json=block())
-    clock.now += 10
-    merged = client.put(NODE, json=block(cause="b", allowMerge=True))
-    assert (merged.json()["startTimestamp"], revision_of(merged)) == (str(START), 2)
 
 
 def test_a_permanent_block_never_ends(client: TestClient, clock: ManualClock) -> None:

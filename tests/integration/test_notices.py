@@ -68,25 +68,6 @@ def test_blocks_are_grouped_and_their_ends_are_notified(
     assert target.notices[0][1].splitlines()[:2] == ["Nodes: a, b", "Cause: disk"]
 
 
-def test_a_storm_on_a_thousand_nodes_is_a_handful_of_notices(
-    begin: Begin, target: NoticeReceiver, clock: RunningClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grouping, "WINDOW_SECONDS", 60.0)
-    client, _ = begin()
-    nodes = {f"n{number}": block(cause=f"alert Disk: sd{number}") for number in range(1000)}
-    client.put("/blocklist/nodes", json=nodes).raise_for_status()
-    clock.advance(60)
-    wait_until(lambda: len(target.notices) >= 6)
-    for node in list(nodes)[:3]:
-        unblock(client, node)
-    clock.advance(60)
-    wait_until(lambda: any("free again" in title for title in target.titles))
-    assert len(target.notices) <= 10
-    assert "blocklist: 995 nodes blocked" in target.titles
-    (most,) = [body for title, body in target.notices if "995" in title]
-    assert "and 975 more" in most
-
-
 def test_beyond_the_limit_notices_are_left_out_and_counted(
     begin: Begin, target: NoticeReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

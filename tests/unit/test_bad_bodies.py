@@ -287,6 +287,7 @@ BAD_MAPS: dict[str, list[object]] = {
     "nodes": [
         "a", {"a": "b"}, [1], [None], [""], ["a b"], ["a", ".."], 5, [f"n-{number}" for number in range(10_001)],
     ],
+    "unschedulable": [{"n 1": "DRAIN"}, {"n1": "x" * 301}, {"n1": "a\nb"}, ["n1"]],
     "evidence": [
         [], "a", 5, True, {"": EXCLUDED}, {"a b": EXCLUDED}, {"a": None}, {"a": "slow"}, {"a": []}, {"a": {}},
         {"a": {"kind": "slow"}}, {"a": {"reason": "why"}}, {"a": {**EXCLUDED, "kind": "SLOW"}},
@@ -346,6 +347,13 @@ def test_a_registration_with_missing_or_unknown_fields_is_refused(body: dict[str
         {"name": "a", "role": None},
         {"name": "a", "role": "reader", "endTimestamp": None},
         {"name": "a", "role": "reader", "token": "blocklist_00000000_" + "A" * 43},
+        {"name": "a", "role": "operator", "owners": []},
+        {"name": "a", "role": "operator", "owners": ["a//b"]},
+        {"name": "a", "role": "operator", "owners": ["*a"]},
+        {"name": "a", "role": "operator", "owners": "a"},
+        {"name": "a", "role": "admin", "owners": ["a"]},
+        {"name": "a", "role": "reader", "owners": ["a"]},
+        {"name": "a", "role": "operator", "owners": ["a"] * 33},
     ],
 )
 def test_a_token_with_a_bad_field_is_refused(body: dict[str, Any]) -> None:
