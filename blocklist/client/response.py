@@ -70,7 +70,7 @@ class ApiResponse:
 
     @property
     def node_id(self) -> str | None:
-        """The name under which the node was blocked; None if the service is too old to send it."""
+        """The name under which the node was blocked; None without the header."""
         name: str | None = self._response.headers.get("Blocklist-Node")
         return name
 

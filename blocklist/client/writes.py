@@ -87,7 +87,7 @@ class Writes(Requester):
         return self.unblock_node(node_id, wait=wait).applied
 
     def unblock_node(self, node_id: str, *, wait: int | None = None) -> UnblockResult:
-        """As unblock, and return the name under which the node was blocked. An older service returns `node_id`."""
+        """As unblock, and return the name under which the node was blocked: `node_id`, if a proxy has removed it."""
         from blocklist.client.results import UnblockResult
 
         response = self._request("DELETE", node_path(node_id), wait=wait)
@@ -111,7 +111,7 @@ class Writes(Requester):
         `end` is in Unix milliseconds, as is `last_evidence`: when what the claim rests on was last observed. A `canary`
         leaves one executor of each Spark application on the node. `force` and `wait` are as in block_nodes. Raises
         LimitError, DismissedError if the owner was dismissed on the node since the last evidence, and InvalidError for
-        what is not an owner, for a canary that evacuates, and if the service is too old for canaries.
+        what is not an owner and for a canary that evacuates.
         """
         body: Json = {"action": action.name, "cause": cause, "endTimestamp": str(end)}
         if canary:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection.heuristics import Rules
@@ -19,12 +18,9 @@ from blocklist.detection.proposals import (
 )
 from blocklist.detection.releases import Release, claimed_at, release
 from blocklist.model.claims import DETECTION_OWNER
-from blocklist.model.errors import BlocklistError, DismissedError, InvalidError, NotFoundError
+from blocklist.model.errors import DismissedError, NotFoundError
 from blocklist.model.host_matching import normalize_address, same_machine
 from blocklist.model.node import is_node_id
-
-_UNKNOWN_FIELD: Final = "canary: unknown field."
-_NO_CANARIES: Final = "The service is too old for canaries: upgrade it, or run without --canary (rule `canary`)."
 
 
 def history_of(client: BlocklistClient | None) -> History:
@@ -54,10 +50,6 @@ def _apply_one(client: BlocklistClient, proposal: Proposal) -> Proposal:
         )
     except DismissedError:
         return replace(proposal, skip_reason=UNBLOCKED)
-    except InvalidError as error:
-        if _UNKNOWN_FIELD in error.lines:
-            raise BlocklistError(_NO_CANARIES) from error
-        raise
     return proposal
 
 

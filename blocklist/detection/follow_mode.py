@@ -154,8 +154,7 @@ class ReportedVerdicts:
         verdict = proposal.verdict
         if verdict.host not in self._known:
             return True
-        # Earlier versions stored no time of the evidence.
-        severity, end, seen = [*self._known[verdict.host], verdict.last_evidence][:3]
+        severity, end, seen = self._known[verdict.host]
         is_after_unblock = seen < proposal.unblocked_at and not proposal.stale
         return verdict.severity > severity or verdict.last_evidence >= end or is_after_unblock
 

@@ -73,7 +73,6 @@ class ReconcileLoop(Generic[P]):
         self._next_run = 0.0
         self._next_end = PERMANENT
         self._logged_refusals: frozenset[str] = frozenset()
-        self._any_unschedulable = self._any_schedulable = False
         self._nodes: tuple[Sequence[NodeFacts] | None, Sequence[str | ReportedNode] | None] = (None, None)
 
     def wake(self) -> None:
@@ -157,16 +156,11 @@ class ReconcileLoop(Generic[P]):
 
     def _report_of(self, result: ReconcileResult) -> Report:
         plan = result.plan
-        states = {node: state for node, state in (plan.unschedulable or {}).items() if is_node_id(node)}
-        schedulable = plan.schedulable or {}
-        # Left out until there are any: a service of an older version rejects a report with these fields.
-        self._any_unschedulable |= bool(states)
-        self._any_schedulable |= bool(schedulable)
         return Report(
             refused=truncate_reasons(result.refused),
             nodes=self._reportable_nodes(plan.all_nodes),
-            unschedulable=truncate_reasons(states) if self._any_unschedulable else None,
-            schedulable=truncate_reasons(schedulable) if self._any_schedulable else None,
+            unschedulable=_reportable(plan.unschedulable),
+            schedulable=_reportable(plan.schedulable),
             **_work_of(plan.containers),
         )
 
@@ -208,6 +202,13 @@ class ReconcileLoop(Generic[P]):
         for sentence in sorted(refused - self._logged_refusals):
             log.warning("%s", sentence)
         self._logged_refusals = refused
+
+
+def _reportable(states: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Without what is no node id; None if it is not known."""
+    if states is None:
+        return None
+    return truncate_reasons({node: state for node, state in states.items() if is_node_id(node)})
 
 
 def _work_of(containers: Mapping[str, tuple[str, int]] | None) -> dict[str, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from blocklist.model.node import BlockedNode
 class NodeDetails:
     """A node of the list. `created_by` and `revision` are those of its last change, None if unknown.
 
-    `owners` are those of its claims, none if unknown, as from an older service.
+    `owners` are those of its claims, none if unknown, as in the past.
     """
 
     node: BlockedNode

@@ -294,7 +294,7 @@ class TestUnblock:
         blocklist.block(f"{node_id}.example.com", "disk")
         assert command.stdout_of("unblock", node_id.upper()) == f"{node_id}.example.com unblocked\n"
 
-    def test_the_typed_name_is_printed_for_an_older_service(self, command: Command, node_id: str) -> None:
+    def test_the_typed_name_is_printed_if_the_response_has_none(self, command: Command, node_id: str) -> None:
         with fake_server(respond(http_response(b"", "200 OK", *SERVICE_HEADERS))) as other:
             assert command.stdout_of("unblock", node_id, BLOCKLIST_URL=other.url) == f"{node_id} unblocked\n"
 

@@ -75,7 +75,7 @@ def test_credentials_in_a_url_are_refused_and_never_printed(configured: Command)
         ):
             assert (done.returncode, "leave them out" in done.stderr) == (2, True), done.stderr
             assert "SECRET" not in done.stdout + done.stderr
-    # A file that an earlier version wrote.
+    # A file that was written by hand.
     file = Path(configured.env["XDG_CONFIG_HOME"]) / "blocklist" / "config.toml"
     file.write_text('current = "old"\n[contexts.old]\nurl = "http://anna:SECRET@127.0.0.1:1"\n')
     for arguments in (["list"], ["config", "list"], ["config", "get", "old", "url"], ["config", "use", "old"]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -21,12 +20,11 @@ from blocklist.detection.proposals import (
     propose,
 )
 from blocklist.model.claims import DETECTION_OWNER
-from blocklist.model.errors import BlocklistError, DismissedError
+from blocklist.model.errors import DismissedError
 from blocklist.model.node import BlockAction
 from tests.integration.bodies import now_ms
 from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_SQLITE
-from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
 from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.problems import problem_of
 from tests.unit.slow_applications import APPLICATION, application
@@ -103,17 +101,6 @@ def test_a_node_that_is_only_slow_keeps_an_executor_until_it_fails(
         assert not detect(replace(newer(verdict), severity=Severity.FAILING))
         assert not detect(replace(newer(newer(verdict)), canary=True)), "it is not weakened"
         assert [change.type.value for change in client.history(NODE)] == ["blocked", "merged", "merged"]
-
-
-def test_a_service_without_canaries_is_named_in_the_error(verdict: NodeVerdict) -> None:
-    """It answers as the versions before them."""
-    body = {"title": "Invalid request", "status": 400, "detail": "canary: unknown field."}
-    refusal = http_response(
-        json.dumps(body).encode(), "400 Bad Request", "Content-Type: application/problem+json", *SERVICE_HEADERS
-    )
-    too_old = pytest.raises(BlocklistError, match="The service is too old for canaries: upgrade it")
-    with fake_server(refusal) as server, BlocklistClient(server.url) as client, too_old:
-        apply(client, [Proposal(verdict=replace(verdict, canary=True))])
 
 
 def test_unblocking_the_node_dismisses_what_the_logs_said_until_then(
