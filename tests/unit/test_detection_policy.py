@@ -188,13 +188,6 @@ def test_a_verdict_is_reported_again_after_the_node_was_unblocked_or_released(tm
     assert ReportedVerdicts(tmp_path / "told.json").is_new(proposal(2000))
 
 
-def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "told.json").write_text('{"n3": [1, 5000]}')
-    reported = ReportedVerdicts(tmp_path / "told.json")
-    assert not reported.is_new(proposal(2000, unblocked_at=1500))
-    assert reported.is_new(proposal(5000))
-
-
 def test_a_near_miss_is_reported_when_it_begins(tmp_path: Path) -> None:
     hosts = ReportedNames(tmp_path / "near-misses.json")
     hosts.set(["n3"])
