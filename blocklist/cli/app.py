@@ -19,6 +19,9 @@ from blocklist.cli import completion, environment, output
 from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
+# httpx does without its own command line if that cannot be imported: with it come click, rich and pygments.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -46,8 +45,6 @@ def connect(seconds: float | None = None) -> BlocklistClient:
     check_names(os.environ)
     url, read_token = service()
     timeout = request_timeout() if seconds is None else seconds
-    # If click is installed, httpx imports its own command line, and with it rich and pygments.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from blocklist.cli.limited_client import LimitedClient  # noqa: PLC0415
     from blocklist.client.credentials import BearerAuth  # noqa: PLC0415
 

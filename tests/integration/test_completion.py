@@ -203,7 +203,7 @@ def test_no_command_imports_what_is_slow(filled: Command) -> None:
     commands = (
         "list", "get n1", "is-blocked n1", "status n1", "history n1", "nodes", "claims", "drift", "listeners",
         "evidence", "token list", "block n1 -r disk", "block n9 -r disk --dry-run", "extend n1 -d 500d", "unblock n9",
-        "config list", "list --help", "config check",
+        "config list", "config set other url http://127.0.0.1:1", "list --help", "config check",
     )  # fmt: skip
     imported = modules_after(filled.env, *commands)
     assert "httpx" in imported
