@@ -46,7 +46,7 @@ from app.metrics.collectors import (
     QueueMetrics,
     TaskMetrics,
 )
-from app.metrics.metrics import MeasuredStore, Metrics
+from app.metrics.metrics import Metrics
 from app.net.addresses import Networks
 from app.net.body_quota import BodyQuota
 from app.net.notice_urls import make_senders
@@ -161,7 +161,7 @@ class Service:
         # Changes of the list: `publish` and `reset` below follow them
         self._change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
         self._notices = self._make_notices(ownership)
-        self.handler = BlocklistHandler(tracker, MeasuredStore(store, metrics), clock, self, replica=store.replica)
+        self.handler = BlocklistHandler(tracker, store, clock, self, replica=store.replica, measured=metrics.commit)
         self.limit_guard = LimitGuard(settings.limits, self.usable_nodes, self.inventory, metrics.count_refused)
         self._evidence_blocker = EvidenceBlocker(
             self.evidence,

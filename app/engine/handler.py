@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -16,7 +16,8 @@ import structlog
 from app.engine.turns import Turns
 from app.logs.isolation import isolated
 from app.logs.request_ids import with_request_id
-from app.store.queries import LoadedState, LogTail, StaleError
+from app.store.queries import LoadedState, StaleError
+from app.store.store import Store
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, UnavailableError
@@ -35,20 +36,6 @@ ANNOUNCED_LOSSES: Final = 5
 """Number of stale commits of a batch after which a replica asks the others to wait for it."""
 MAX_RETRY_SECONDS: Final = 10.0
 """How long a batch is tried again while other replicas commit first: less than a proxy waits for a response."""
-
-
-class ChangeLog(Protocol):
-    """The durable change log, shared by all replicas. See app.store.store.Store."""
-
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None: ...
-
-    async def tail(self, since: int) -> LogTail: ...
-
-    async def load(self) -> LoadedState: ...
-
-    async def announce_contention(self) -> None: ...
-
-    async def renew_history(self, lost: str) -> None: ...
 
 
 class Publisher(Protocol):
@@ -105,16 +92,19 @@ class BlocklistHandler:
     def __init__(
         self,
         tracker: BlocklistTracker,
-        log: ChangeLog,
+        store: Store,
         clock: Callable[[], int],
         publisher: Publisher,
         *,
         replica: str,
+        measured: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`measured` is entered for each commit."""
         self._tracker = tracker
-        self._log = log
+        self._store = store
         self._clock = clock
         self._publisher = publisher
+        self._measured = measured
         self._queue: list[_QueuedCommand] = []
         self._wake = asyncio.Event()
         self._closed = False
@@ -221,7 +211,8 @@ class BlocklistHandler:
             draft = self._apply_commands(batch)
             started_at = time.monotonic()
             try:
-                await self._log.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
+                with self._measured():
+                    await self._store.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
             except StaleError:
                 self._behind = True
                 self._turns.note_stale_commit()
@@ -229,7 +220,7 @@ class BlocklistHandler:
                     raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1) from None
                 # One that always wins, as it is faster or nearer to the database, does not know that this one tries.
                 if losses >= ANNOUNCED_LOSSES:
-                    await self._log.announce_contention()
+                    await self._store.announce_contention()
                 await self._turns.wait()
                 continue
             except BaseException:
@@ -254,12 +245,12 @@ class BlocklistHandler:
     async def _catch_up_page(self) -> bool:
         """Apply one page of them; return whether the tracker is at the end of the log."""
         tracker = self._tracker
-        tail = await self._log.tail(tracker.revision)
+        tail = await self._store.tail(tracker.revision)
         lost = tail.revision < tracker.revision or (self._last_change and tail.last and tail.last != self._last_change)
         if tail.history == tracker.history and lost:
             # After a failover to a standby that was behind, revisions mean other changes than before.
             log.error("the database has lost acknowledged changes; starting a new history")
-            await self._log.renew_history(tracker.history)
+            await self._store.renew_history(tracker.history)
         if tail.history != tracker.history or lost or tail.is_compacted_after(tracker.revision):
             await self._reload()
             return False
@@ -268,7 +259,7 @@ class BlocklistHandler:
         return tracker.revision == tail.revision
 
     async def _reload(self) -> None:
-        loaded = await self._log.load()
+        loaded = await self._store.load()
         self._tracker.reset(loaded.snapshot)
         self._last_change = None
         self._publisher.reset(loaded)

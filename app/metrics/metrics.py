@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Final
 
@@ -23,7 +24,6 @@ from prometheus_client.registry import Collector
 from app.logs.isolation import isolated
 from app.notices.target import Result
 from app.store.queries import StaleError
-from app.store.store import Store
 from blocklist import __version__
 from blocklist.model.changes import Change, ChangeType, Source
 
@@ -151,9 +151,19 @@ class Metrics:
             if change.type is ChangeType.EXPIRED:
                 self.expiry_lateness.observe(max(0, change.at - change.node.end) / 1000)
 
-    def count_stale_commit(self) -> None:
-        """Another replica committed first."""
-        self._stale_commits.inc()
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        """Measure a transaction of changes, and count it if another replica has committed first."""
+        started_at = perf_counter()
+        try:
+            yield
+        except StaleError:
+            with isolated("metrics of stale commits"):
+                self._stale_commits.inc()
+            raise
+        finally:
+            with isolated("metrics of commits"):
+                self.commit_seconds.observe(perf_counter() - started_at)
 
     def count_remote_changes(self, changes: Sequence[Change]) -> None:
         """Count changes that were read from the database."""
@@ -170,27 +180,3 @@ class Metrics:
         # Who asks from now on gets a later state.
         self._next_rendering = None
         return generate_latest(self._registry)
-
-
-class MeasuredStore:
-    """The store as the handler's change log, with each transaction measured."""
-
-    def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._store = store
-        self._metrics = metrics
-        self.tail = store.tail
-        self.load = store.load
-        self.renew_history = store.renew_history
-        self.announce_contention = store.announce_contention
-
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        started_at = perf_counter()
-        try:
-            await self._store.commit(changes, after=after, history=history)
-        except StaleError:
-            with isolated("metrics of stale commits"):
-                self._metrics.count_stale_commit()
-            raise
-        finally:
-            with isolated("metrics of commits"):
-                self._metrics.commit_seconds.observe(perf_counter() - started_at)

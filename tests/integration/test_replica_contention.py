@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_a_change_overtaken_many_times_in_a_row_is_announced_and_committed(url: 
         await other.open()
         log = OvertakenStore(own, other)
         tracker = BlocklistTracker(loaded.snapshot)
-        handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), replica="own")
+        handler = BlocklistHandler(tracker, cast("Store", log), lambda: 1000, SilentPublisher(), replica="own")
         running = asyncio.create_task(handler.run())
         async with Announcements(other) as announcements:
             outcome = await handler.submit(

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,6 +15,7 @@ from app.engine import handler, supervision, turns
 from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
 from app.engine.supervision import TaskHealth
 from app.store.queries import LoadedState, LogTail, StaleError
+from app.store.store import Store
 from blocklist.model.changes import Author, Change, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, UnavailableError
@@ -113,7 +114,9 @@ class HandlerHarness:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
-        self.handler = BlocklistHandler(self.tracker, self.log, lambda: 1000, self.publisher, replica="own")
+        self.handler = BlocklistHandler(
+            self.tracker, cast("Store", self.log), lambda: 1000, self.publisher, replica="own"
+        )
         self.health = TaskHealth()
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
