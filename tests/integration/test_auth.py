@@ -187,6 +187,10 @@ class TestTokens:
             made = admin.post("/tokens", json={"name": "endless", "role": "reader", **more}).json()
             assert made["endTimestamp"] is None
 
+    def test_an_end_that_has_passed_is_refused(self, admin: httpx.Client) -> None:
+        body = {"name": "late", "role": "reader", "endTimestamp": "5"}
+        assert "is not in the future" in problem_of(admin.post("/tokens", json=body), 400)["detail"]
+
     def test_whoami_returns_name_and_role(self, secured: SecuredService) -> None:
         for role, token in secured.tokens.items():
             with secured.client(token) as client:

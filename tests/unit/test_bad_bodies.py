@@ -147,6 +147,11 @@ OBJECTS: Final[dict[str, Parser]] = {
 }
 
 
+def test_a_heartbeat_may_name_10_000_nodes_that_get_no_work() -> None:
+    body = {"sessionId": "s1", "unschedulable": {f"n{number}": "DRAIN" for number in range(10_000)}}
+    OBJECTS["a heartbeat"](json.dumps(body).encode())
+
+
 def each(bodies: dict[str, bytes]) -> list[Any]:
     return [pytest.param(body, id=ascii(name)) for name, body in bodies.items()]
 
