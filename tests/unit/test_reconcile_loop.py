@@ -1,0 +1,96 @@
+"""When a manager compares the cluster with the list, and what it reports of a failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+from blocklist.client.listener_session import ListenerSession
+from blocklist.client.watch_thread import WatchThread
+from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan
+from blocklist.managers.reconcile import ReconcileLoop
+from blocklist.model.changes import Snapshot
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.report import Report
+from blocklist.model.tracker import BlocklistTracker
+from tests.integration.process import wait_until
+
+NODE = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="disk")
+
+
+class Manager:
+    """Counts how often it was applied; fails as long as it has `failures`."""
+
+    def __init__(self, *failures: str) -> None:
+        self.failures = list(failures)
+        self.applied = 0
+
+    def plan(self, _: DesiredState) -> ManagerPlan:
+        return ManagerPlan()
+
+    def apply(self, _: ManagerPlan) -> Mapping[str, str]:
+        if self.failures:
+            raise ManagerError(self.failures.pop(0))
+        self.applied += 1
+        return {}
+
+
+class Session:
+    """As much of a session as the loop uses; keeps what was reported, with the acknowledged revisions."""
+
+    fenced = False
+
+    def __init__(self) -> None:
+        self.clock = self
+        self.reports: list[tuple[Mapping[str, str] | None, int | None]] = []
+
+    def now(self) -> int:
+        return 1
+
+    def report(self, report: Report, acked: int | None = None, history: str | None = None) -> None:
+        self.reports.append((report.refused, acked))
+
+
+class Watch:
+    """A list with one node, which is received once."""
+
+    tracker = BlocklistTracker(Snapshot(revision=7, history="0000000a", nodes={"n1": NODE}))
+
+    def __init__(self) -> None:
+        self.pending = True
+
+    def apply_pending(self) -> bool:
+        pending, self.pending = self.pending, False
+        return pending
+
+
+@contextmanager
+def running(manager: Manager) -> Iterator[Session]:
+    session = Session()
+    loop = ReconcileLoop(manager, cast("ListenerSession", session), interval=0.01)
+    thread = threading.Thread(target=loop.run, args=[cast("WatchThread", Watch())])
+    thread.start()
+    try:
+        yield session
+    finally:
+        loop.stop()
+        thread.join()
+
+
+def test_a_cluster_is_compared_with_the_list_again_and_again() -> None:
+    """So what is changed by hand is corrected."""
+    manager = Manager()
+    with running(manager):
+        wait_until(lambda: manager.applied >= 3)
+
+
+def test_of_a_failure_it_reports_at_once_that_the_blocks_are_not_known_to_be_in_force() -> None:
+    with running(Manager("no answer", "still no answer")) as session:
+        wait_until(lambda: len(session.reports) >= 3)
+    assert session.reports[:3] == [
+        ({"n1": "Not known to be in force: no answer"}, None),
+        ({"n1": "Not known to be in force: still no answer"}, None),
+        ({}, 7),
+    ]
