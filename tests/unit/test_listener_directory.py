@@ -23,7 +23,7 @@ from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.report import Report
-from blocklist.model.reported_node import ReportedNode
+from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.json import dump_json, parse_json
 from tests.length import longer
@@ -169,6 +169,25 @@ def test_a_machine_is_one_usable_node_whatever_a_listener_calls_it() -> None:
         blocked = BlockedNode(id="10.0.0.1", action=BlockAction.MARK_BLOCKED, start=0, end=end, cause="disk")
         tracker.apply(Change(revision=1, type=ChangeType.BLOCKED, at=0, node=blocked))
         assert [usable.counter()(jm), usable.counter()(running)] == [1, 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("blocked", "name"),
+    [("n1", "N1.Example.com"), ("N1.Example.com", "n1"), ("n1", "10.0.0.1"), ("10.0.0.1", "n1"), ("n1", "n1")],
+)
+def test_a_refusal_under_any_name_of_the_machine_is_not_applied(blocked: str, name: str) -> None:
+    async def scenario() -> None:
+        _, _, directory, _ = new_directory()
+        directory.add(entry := job_master())
+        manager = NodeSource(kind=SourceKind.MANAGER, name="yarn")
+        directory.inventory.stage_nodes(manager, [ReportedNode(id="n1", addresses=("10.0.0.1",))])
+        directory.inventory.apply_staged()
+        directory.apply_report(entry, Report(refused={name: "its last host"}), 0)
+        assert entry.refusal_of(blocked) == "its last host"
+        assert not entry.has_applied(0, blocked)
+        assert entry.refusal_of("n2") is None
 
     asyncio.run(scenario())
 
