@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.detection_quality.runs import SimulatedTask
-from blocklist.detection.robust import scale
+from blocklist.detection.slowness import scale
 
 MAX_FAILURES: Final = 2
 """Failed tasks of one executor in one application after which HealthTracker excludes it. A host has one here."""

@@ -15,7 +15,7 @@ import zstandard
 
 from benchmarks.detection_quality.runs import draw_run
 from blocklist.detection.events import TaskEnd
-from blocklist.detection.robust import scale
+from blocklist.detection.slowness import scale
 
 MIN_TASKS: Final = 20
 """Minimum number of tasks of a stage, and of ms in the median task, to be measured."""

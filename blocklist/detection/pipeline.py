@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import host_comparison
-from blocklist.detection.applications import assign_applications
 from blocklist.detection.evidence import NO_FAILURES, Failures, HostInApplication, TaskTime, join_evidence, tally
-from blocklist.detection.failures import charged_failures
-from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
+from blocklist.detection.failures import charged_failures, charged_tasks
+from blocklist.detection.host_comparison import STAGE, TIME_BY_METRIC
+from blocklist.detection.log_file import log_of
+from blocklist.detection.node_summary import (
+    CHARGED_TO_NODE,
+    ApplicationFailures,
+    Comparison,
+    FailureClass,
+    Metric,
+    NodeSummary,
+)
 from blocklist.detection.omissions import Omission
 from blocklist.detection.pods import KnownNodes, on_nodes
 from blocklist.detection.reader import problems
-from blocklist.detection.task_times import task_times
+from blocklist.detection.schemas import FACTS, TASK_TIMES, conform
 
 IgnoredUntil = Mapping[str, int]
 """Hosts of which earlier evidence does not count: until when, in Unix ms."""
@@ -157,3 +165,134 @@ def _failures(frame: DataFrame) -> dict[str, list[ApplicationFailures]]:
         partitions = frozenset(values.pop("partitions"))
         found[values.pop("host")].append(ApplicationFailures(failure=failure, partitions=partitions, **values))
     return found
+
+
+# Which application each file of an event log belongs to: by its App ID and attempt, wherever the file lies.
+#
+# All parts of one log belong to one application. Logs of one application that began at the same time are copies: the
+# one with most facts counts. Two applications with the same id began at different times.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileFacts:
+    """What is known of a file: its application's name by its path, by the log itself, when it began (Unix ms).
+
+    `facts`: number of events that were read, without broken lines.
+    """
+
+    file: str
+    name: str
+    app_id: str | None
+    began: int | None
+    facts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applications:
+    """The application of each file; None for a copy. `problems`: one for each log that is not read."""
+
+    of_file: Mapping[str, str | None]
+    problems: Sequence[Omission]
+
+
+def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Omission]]:
+    """FACTS -> FACTS with the application of each row, without copies, and a problem for each copy.
+
+    Reads the facts once: persist them before.
+    """
+    files = facts.groupBy("file").agg(
+        F.max("app").alias("name"),
+        F.max("app_id").alias("app_id"),
+        F.min(F.when(F.col("kind") == "application", F.col("time"))).alias("began"),
+        F.count(F.when(F.col("kind") != "broken", 1)).alias("facts"),
+    )
+    found = applications(FileFacts(**row.asDict()) for row in files.where(F.col("file").isNotNull()).collect())
+    if not found.of_file:
+        return facts, found.problems
+    named = facts.sparkSession.createDataFrame(list(found.of_file.items()), "file string, named string")
+    joined = facts.join(F.broadcast(named), "file", "left")
+    kept = joined.where(F.col("file").isNull() | F.col("named").isNotNull())
+    return conform(kept.withColumn("app", F.coalesce("named", "app")), FACTS), found.problems
+
+
+def applications(files: Iterable[FileFacts]) -> Applications:
+    logs: defaultdict[str, list[FileFacts]] = defaultdict(list)
+    for each in sorted(files, key=lambda file: file.file):
+        logs[log_of(each.file)].append(each)
+    names = Counter(parts[0].name for parts in logs.values())
+    same: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
+    of_file: dict[str, str | None] = {}
+    for log, parts in logs.items():
+        if identity := _identity(parts):
+            same[identity].append(log)
+        else:
+            # Without an App ID, files in different folders may have the same name.
+            name = parts[0].name
+            of_file |= {part.file: name if names[name] == 1 else log for part in parts}
+    problems: list[Omission] = []
+    began: defaultdict[str, set[int | None]] = defaultdict(set)
+    for app_id, at in same:
+        began[app_id].add(at)
+    for (app_id, at), copies in same.items():
+        kept, *others = sorted(copies, key=lambda log: (-sum(part.facts for part in logs[log]), log))
+        name = app_id if len(began[app_id]) == 1 else f"{app_id} ({at})"
+        of_file |= {part.file: name for part in logs[kept]}
+        of_file |= {part.file: None for log in others for part in logs[log]}
+        problems += [_copy(log, kept, app_id) for log in others]
+    return Applications(of_file=of_file, problems=problems)
+
+
+def _copy(log: str, kept: str, app_id: str) -> Omission:
+    return Omission(
+        subject=f"copy {log}", sentence=f"{log} is skipped: a copy of {kept}, the log of application {app_id}."
+    )
+
+
+def _identity(parts: Sequence[FileFacts]) -> tuple[str, int | None] | None:
+    """App ID with its attempt, and the start, as one part of the log has them."""
+    return next(((part.app_id, part.began) for part in parts if part.app_id is not None), None)
+
+
+# Where task time went: lost to the faults of a host, or spent as its peers would have: FACTS -> TASK_TIMES.
+
+MINUTE_MS: Final = 60_000
+
+
+def task_times(facts: DataFrame, compared: DataFrame) -> DataFrame:
+    """FACTS and HOST_STAGES -> TASK_TIMES.
+
+    A task that succeeded in a stage in which its host was slow has lost what its peers would not have needed; the rest
+    of it counts as neither. A task that failed by the fault of its host has lost all its time. All other tasks that
+    succeeded are healthy time.
+    """
+    succeeded = facts.where((F.col("kind") == "task") & (F.col("outcome") == "Success") & F.col("run_ms").isNotNull())
+    excess = compared.where("slow").groupBy(*STAGE, "host").agg(*(_excess(metric) for metric in Metric))
+    joined = succeeded.join(excess, [*STAGE, "host"], "left").withColumn("lost", _lost())
+    ran = joined.select(
+        "host",
+        "launched",
+        F.coalesce("lost", F.lit(0.0)).alias("lost"),
+        F.when(F.col("lost").isNull(), F.col("run_ms")).otherwise(0).alias("healthy"),
+    )
+    charged = charged_tasks(facts).where(F.col("failure").isin(*(it.value for it in CHARGED_TO_NODE)))
+    failed = charged.where(F.col("host").isNotNull()).select(
+        "host", "launched", F.coalesce("duration", F.lit(0)).cast("double").alias("lost"), F.lit(0).alias("healthy")
+    )
+    minute = (F.floor(F.col("launched") / MINUTE_MS) * MINUTE_MS).alias("minute")
+    summed = ran.unionAll(failed).groupBy("host", minute)
+    return conform(
+        summed.agg(
+            F.sum("lost").cast("long").alias("lost_ms"), F.sum(F.col("healthy").cast("long")).alias("healthy_ms")
+        ),
+        TASK_TIMES,
+    )
+
+
+def _excess(metric: Metric) -> Column:
+    """The share of the time by this metric that peers would not have needed, in a slow stage; else null."""
+    return F.max(F.when(F.col("metric") == metric.value, 1 - 1 / F.col("slowdown"))).alias(f"{metric.value}_excess")
+
+
+def _lost() -> Column:
+    """What a task has lost by the worst metric; null if its host was not slow in the stage."""
+    return F.greatest(*(F.col(f"{metric.value}_excess") * F.col(time) for metric, time in TIME_BY_METRIC.items()))

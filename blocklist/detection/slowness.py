@@ -10,13 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import exp, log, sqrt
+from math import erfc, exp, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Final
 
-from blocklist.detection.alike_hosts import slower_by_design
 from blocklist.detection.node_summary import Comparison, Metric, NodeSummary
-from blocklist.detection.robust import scale, student_quantile, student_tail
 
 MIN_EFFECT: Final = log(1.2)
 """Logarithm of the slowdown that the host must exceed for certain, and in each application: less harms nobody."""
@@ -243,3 +241,72 @@ def _beyond_peers(effects: Mapping[str, Mapping[str, float]], kinds: Mapping[str
         for host in hosts if len(hosts) > 2 else ():
             excess[host][app] = hosts[host] - median(value for peer, value in hosts.items() if peer != host)
     return excess
+
+
+# Robust statistics. Pure.
+
+_NORMAL: Final = 1.4826
+"""Standard deviations of a normal distribution per median absolute deviation."""
+
+
+def scale(values: Sequence[float]) -> float:
+    """Return the median absolute deviation as a standard deviation (Hampel 1974): half of the values may be wild."""
+    centre = median(values)
+    return _NORMAL * median(abs(value - centre) for value in values)
+
+
+def student_tail(t: float, freedom: float) -> float:
+    """Return the probability that Student's t with these degrees of freedom is at least `t`.
+
+    Wallace (1959), Bounds on normal approximations to Student's and the chi-square distributions: within 5 % of the
+    probability down to 1e-5 from five degrees of freedom on.
+    """
+    z = (8 * freedom + 1) / (8 * freedom + 3) * sqrt(freedom * log1p(t * t / freedom))
+    tail = erfc(z / sqrt(2)) / 2
+    return tail if t >= 0 else 1 - tail
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """Return the t that is exceeded with this probability, at most a half. By bisection."""
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > probability else (low, middle)
+    return high
+
+
+# Hosts that are slower by design: groups by labels, or by the gap between two kinds of machines. Pure.
+
+Effects = Mapping[str, Mapping[str, float]]
+"""The logarithm of the slowdown by host and application; the applications of a host are in the order of time."""
+MIN_GAP: Final = log(1.15)
+"""Minimum logarithm of the ratio between two kinds of machines."""
+MIN_ALIKE: Final = 2
+"""Minimum number of hosts of a kind: a single slow host is a fault unless a label says otherwise."""
+
+
+def slower_by_design(effects: Effects, min_applications: int) -> frozenset[str]:
+    """Return the hosts that are slower than the others, all by the same factor, and always were. Empty: no such kind.
+
+    Two clusters in one dimension: the widest gap between the hosts' medians divides them, if the slower ones lie within
+    half of that gap (single linkage). Faults rarely begin with the logs and rarely are alike.
+    """
+    usual = {host: median(own.values()) for host, own in effects.items() if len(own) >= min_applications}
+    ordered = sorted(usual, key=lambda host: (usual[host], host))
+    splits = range(MIN_ALIKE, len(ordered) - MIN_ALIKE + 1)
+    if not splits:
+        return frozenset()
+    values = [usual[host] for host in ordered]
+    split = max(splits, key=lambda place: values[place] - values[place - 1])
+    gap, spread = values[split] - values[split - 1], values[-1] - values[split]
+    if gap < MIN_GAP or spread > gap / 2:
+        return frozenset()
+    slower, middle = ordered[split:], values[split] - gap / 2
+    lasting = all(_always(list(effects[host].values()), middle) for host in slower)
+    return frozenset(slower) if lasting else frozenset()
+
+
+def _always(values: Sequence[float], least: float) -> bool:
+    """Whether a host was slow from the first two applications on, and in three quarters of all."""
+    slow = [value > least for value in values]
+    return any(slow[:2]) and sum(slow) >= 0.75 * len(slow)

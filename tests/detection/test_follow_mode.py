@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from blocklist.detection import fact_store
-from blocklist.detection.fact_store import FactStore
-from blocklist.detection.follow_mode import BatchDecision, LogFollower
+from blocklist.detection import follow_mode
+from blocklist.detection.follow_mode import BatchDecision, FactStore, LogFollower
 from blocklist.detection.heuristics import Judgement
 from blocklist.detection.proposals import JudgedNodes, Summaries
 from blocklist.detection.schemas import FACTS
@@ -41,7 +40,7 @@ def test_what_a_log_says_of_itself_in_its_first_part_is_kept_as_long_as_a_later_
     itself = {"kind": "environment", "detail": "k8s://https://api"}
     store.add(0, frame(spark, {"file": first, **itself}, task(100, file=first), {"file": old, **itself}))
     store.add(1, frame(spark, task(2000, file=last)))
-    monkeypatch.setattr(fact_store, "COMPACT_AFTER", 1)
+    monkeypatch.setattr(follow_mode, "COMPACT_AFTER", 1)
     kept = store.since(1000).select("file", "kind").collect()
     assert sorted(map(tuple, kept)) == [(first, "environment"), (last, "task")]
     assert [path.name for path in tmp_path.glob("*-*")] == ["until-1"]

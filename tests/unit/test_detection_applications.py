@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import Row
 
-from blocklist.detection.applications import FileFacts, applications
+from blocklist.detection.pipeline import FileFacts, applications
 from blocklist.detection.pods import pod_nodes
 
 

@@ -15,8 +15,7 @@ from blocklist.detection import streaming_source
 from blocklist.detection.decoders import decoder_for
 from blocklist.detection.line_reader import DAMAGED, LONG_LINE, MAX_LINE, decoded_lines, plain_lines
 from blocklist.detection.log_file import LogFile
-from blocklist.detection.reader import split_lines
-from blocklist.detection.splits import MAX_TASK_BYTES, MIN_TASK_BYTES, TASKS_PER_CORE, Split, pack
+from blocklist.detection.reader import MAX_TASK_BYTES, MIN_TASK_BYTES, TASKS_PER_CORE, Split, pack, split_lines
 
 
 def read(text: bytes, start: int, end: int | None, block: int) -> list[bytes]:

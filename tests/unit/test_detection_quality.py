@@ -7,7 +7,7 @@ import pytest
 from benchmarks.detection_quality.faults import FAULTS
 from benchmarks.detection_quality.irregularities import IRREGULARITIES
 from benchmarks.detection_quality.runs import draw_run
-from blocklist.detection.robust import scale, student_quantile, student_tail
+from blocklist.detection.slowness import scale, student_quantile, student_tail
 
 
 @pytest.mark.parametrize("kind", ["2 times slower", "no GPU", "uniform"])
