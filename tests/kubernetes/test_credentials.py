@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.managers.kubernetes.access_reader import AccessReader
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
 from blocklist.managers.kubernetes.cluster_access import find_access
+from blocklist.managers.kubernetes.running import AccessReader
 from tests.integration.manager_process import acked_revision
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster, make_authority, sign_certificate

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from blocklist.managers.kubernetes import access_reader, tokens
-from blocklist.managers.kubernetes.access_reader import AccessReader
+from blocklist.managers.kubernetes import running, tokens
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
+from blocklist.managers.kubernetes.running import AccessReader
 from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
 from blocklist.model.errors import InvalidError
 
@@ -241,7 +241,7 @@ def test_the_digest_changes_with_certificates_and_credentials(kubeconfig: Path, 
 def test_only_credentials_are_replaced_and_neither_the_context_nor_the_server(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(access_reader, "_INTERVAL_SECONDS", 0)
+    monkeypatch.setattr(running, "_INTERVAL_SECONDS", 0)
     reader = AccessReader(lambda context: find(kubeconfig, context))
     assert reader.replaced() is None
     for text in (YAML[:200], YAML.replace("10.0.0.2", "10.0.0.9")):

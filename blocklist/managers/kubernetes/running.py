@@ -6,34 +6,206 @@ import argparse
 import logging
 import math
 import os
+import secrets
+import socket
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
-from blocklist.managers.kubernetes.access_reader import AccessReader
-from blocklist.managers.kubernetes.api_server import ApiServer
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
 from blocklist.managers.kubernetes.cordons import CordonMirror
 from blocklist.managers.kubernetes.events import EventRecorder
 from blocklist.managers.kubernetes.eviction import Evictor
-from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode
-from blocklist.managers.kubernetes.lease import RENEW_SECONDS, Lease
+from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode
 from blocklist.managers.kubernetes.manager import KubernetesManager
 from blocklist.managers.kubernetes.node_cache import NodeCache, list_nodes
 from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan
 from blocklist.managers.kubernetes.taint_patch import OwnTaint
+from blocklist.managers.plan import ManagerError
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.managers.stopping import Stopping
 from blocklist.model.claims import ANONYMOUS, ClaimsOrAuthor
+from blocklist.model.errors import InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
 from blocklist.model.node_facts import make_label_value
 
 log = logging.getLogger("blocklist.managers")
+
+# Lease: of several managers of one cluster only one acts, by a Lease object as Kubernetes' own controllers use it.
+
+LEASE_SECONDS: Final = 15
+"""After this time without a renewal another manager may take over."""
+RENEW_SECONDS: Final = 5.0
+"""Interval of renewals, and of attempts to take over."""
+DEADLINE_SECONDS: Final = 10.0
+"""A holder that could not renew for this time stops acting, well before another one may begin."""
+
+
+class Lease:
+    """THREADING: `acquire` and `release` in one thread; `held` from any. Renewals run in a thread of their own.
+
+    The end of another holder's lease is measured with this machine's clock, from when a renewal was seen.
+    """
+
+    def __init__(self, api: ApiServer, namespace: str, name: str) -> None:
+        self._api = api
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+        self._holder = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+        self._seen: tuple[object, object] = (None, None)
+        self._seen_at = 0.0
+        self._held_until = 0.0
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failing = False
+
+    @property
+    def held(self) -> bool:
+        """Whether this manager may act: the last renewal is recent enough."""
+        return time.monotonic() < self._held_until
+
+    def try_acquire(self, on_loss: Callable[[], None]) -> bool:
+        """Take the lease if it is free; then it is renewed until `release`, or until it is lost (`on_loss`)."""
+        if not self._renew():
+            return False
+        self._released.clear()
+        self._thread = threading.Thread(
+            target=self._keep, args=(on_loss,), name="blocklist-kubernetes-lease", daemon=True
+        )
+        self._thread.start()
+        return True
+
+    def release(self) -> None:
+        """Let another manager take over at once, if this one holds the lease."""
+        self._released.set()
+        if self._thread is not None:
+            self._thread.join(20)
+        was_held, self._held_until = self.held, 0.0
+        if was_held:
+            with suppress(ManagerError):
+                lease = self._api.get(f"{self._path}/{self._name}")
+                if lease["spec"].get("holderIdentity") == self._holder:
+                    lease["spec"] |= {"holderIdentity": "", "renewTime": _now()}
+                    self._api.replace(f"{self._path}/{self._name}", lease)
+
+    def _keep(self, on_loss: Callable[[], None]) -> None:
+        while not self._released.wait(RENEW_SECONDS):
+            if not self._renew() and not self.held:
+                log.warning("The lease %s was lost; this manager waits.", self._name)
+                on_loss()
+                return
+
+    def _renew(self) -> bool:
+        """Take or renew it; False if another manager holds it, or nobody can tell."""
+        began = time.monotonic()
+        try:
+            renewed = self._write()
+        except ManagerError as error:
+            if not self._failing:
+                log.warning("The lease %s cannot be renewed: %s", self._name, error)
+            self._failing = True
+            return False
+        except Exception:
+            log.exception("The lease %s cannot be renewed.", self._name)
+            return False
+        self._failing = False
+        # Another holder ends this one at once; a failed request does not.
+        self._held_until = began + DEADLINE_SECONDS if renewed else 0.0
+        return renewed
+
+    def _write(self) -> bool:
+        try:
+            lease = self._api.get(f"{self._path}/{self._name}")
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            lease = {"metadata": {"name": self._name}, "spec": {}}
+        spec = lease.setdefault("spec", {})
+        if not self._is_free(spec):
+            return False
+        if spec.get("holderIdentity") != self._holder:
+            spec |= {"acquireTime": _now(), "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+        spec |= {"holderIdentity": self._holder, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": _now()}
+        return self._put(lease)
+
+    def _put(self, lease: Json) -> bool:
+        try:
+            if "resourceVersion" in lease["metadata"]:
+                self._api.replace(f"{self._path}/{self._name}", lease)
+            else:
+                self._api.create(self._path, lease)
+        except ApiError as error:
+            if error.status == HTTPStatus.CONFLICT:  # Another manager was first.
+                return False
+            raise
+        return True
+
+    def _is_free(self, spec: Json) -> bool:
+        holder, renewal = spec.get("holderIdentity"), spec.get("renewTime")
+        if not holder or holder == self._holder:
+            return True
+        if (holder, renewal) != self._seen:
+            self._seen, self._seen_at = (holder, renewal), time.monotonic()
+        return time.monotonic() - self._seen_at > int(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+# AccessReader: how to reach a cluster, read again after a failure, as files of certificates and credentials change.
+
+_INTERVAL_SECONDS: Final = 1.0
+"""Minimum time between two attempts."""
+
+
+class AccessReader:
+    """`read` reads it: with the given context, or with the current one. Raises InvalidError if that cannot be used.
+
+    Only certificates and credentials are replaced. Another server could be another cluster, whose nodes are not on the
+    list: that needs a new start. Not thread-safe.
+    """
+
+    def __init__(self, read: Callable[[str | None], ClusterAccess]) -> None:
+        self._read = read
+        self.access = read(None)
+        self._next_read = 0.0
+        self._problem = ""
+
+    def replaced(self) -> ClusterAccess | None:
+        """The access with other certificates or credentials than the last; None if they have not changed."""
+        if time.monotonic() < self._next_read:
+            return None
+        self._next_read = time.monotonic() + _INTERVAL_SECONDS
+        try:
+            access = self._read(self.access.context)
+        except InvalidError as error:
+            self._warn(f"{error} The former credentials are used.")
+            return None
+        if access.url != self.access.url:
+            self._warn(f"The server of the cluster is {access.url} now: restart this manager to use it.")
+            return None
+        self._problem = ""
+        if access.digest == self.access.digest:
+            return None
+        log.info("The certificates or credentials for %s have been replaced.", access.url)
+        self.access = access
+        return access
+
+    def _warn(self, problem: str) -> None:
+        if problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem
+
 
 DEFAULT_ID: Final = "kubernetes"
 LEASE_NAME: Final = "blocklist-manager"

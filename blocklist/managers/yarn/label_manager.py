@@ -17,11 +17,11 @@ from blocklist.managers.yarn.cluster_state import YarnNode, YarnState, host_of, 
 from blocklist.managers.yarn.connection import NoAnswerError, RejectedError
 from blocklist.managers.yarn.evacuation import Evacuation
 from blocklist.managers.yarn.interruptible import Stop
-from blocklist.managers.yarn.inventory import describe
 from blocklist.managers.yarn.label_plan import LabelPlan, make_plan
 from blocklist.managers.yarn.mark import MarkLabels
 from blocklist.managers.yarn.node_names import resolve, withheld_message
 from blocklist.managers.yarn.resource_manager import ResourceManager
+from blocklist.model.node_facts import NodeFacts, make_label_value
 
 log = logging.getLogger("blocklist.managers")
 
@@ -172,3 +172,31 @@ def _unfinished(state: YarnState, marks: MarkLabels) -> bool:
 def _busy(state: YarnState, plan: LabelPlan) -> list[YarnNode]:
     """The NodeManagers on marked hosts that have containers."""
     return [node for node in state.nodes if node.host in plan.ids and node.live and node.containers]
+
+
+# The hosts of YARN as the inventory describes them. Pure.
+
+
+def describe(nodes: Iterable[YarnNode], marks: MarkLabels) -> list[NodeFacts]:
+    """Each host with its rack, its own node label, its memory and its vcores as labels.
+
+    Of several NodeManagers on a host a live one counts.
+    """
+    chosen: dict[str, YarnNode] = {}
+    for node in nodes:
+        if node.host not in chosen or (node.live and not chosen[node.host].live):
+            chosen[node.host] = node
+    return [NodeFacts(id=node.host, labels=_labels(node, marks)) for node in chosen.values()]
+
+
+def _labels(node: YarnNode, marks: MarkLabels) -> list[tuple[str, str]]:
+    mark = marks.mark(node.label)
+    own = node.label if mark is None else mark.own
+    capacity = node.capacity if mark is None or mark.capacity is None else mark.capacity
+    rack = make_label_value(node.rack)
+    labels = [("rack", rack)] if rack else []
+    if own:
+        labels.append((f"label.yarn/{make_label_value(own)}", ""))
+    if node.live and not capacity.is_zero:
+        labels += [("capacity.yarn/memory-mb", str(capacity.megabytes)), ("capacity.yarn/vcores", str(capacity.vcores))]
+    return labels
