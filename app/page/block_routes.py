@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -20,7 +21,6 @@ from app.page.forms import (
     initial_form,
     parse_block_form,
 )
-from app.page.node_selection import with_selected_nodes
 from app.page.preview import check_seen, nodes_to_block, preview_block, preview_unblock
 from app.page.render import render_page
 from app.page.visitor import OperatorVisitor, Visitor
@@ -35,6 +35,9 @@ from blocklist.model.errors import (
     NotFoundError,
 )
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
+from blocklist.model.node_ranges import MAX_NODES
+from blocklist.model.selection import select_nodes
+from blocklist.model.selector import parse_selector
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -226,3 +229,25 @@ def force_reason(visitor: Visitor, form: Form) -> str | None:
     if len(reason) > MAX_CAUSE_LENGTH:
         raise InvalidError(f"The reason may have at most {MAX_CAUSE_LENGTH:,} characters.")
     return check_text(reason)
+
+
+# A selector in place of node names in the form that blocks nodes.
+
+_SYMBOLS: Final = frozenset("=!()")
+"""Characters of selectors that no node id and no range has."""
+
+
+def with_selected_nodes(service: Service, form: Form) -> Form:
+    """The form with the names of the selected nodes in place of a selector. Raises FormError.
+
+    So the preview shows what a confirmation blocks, even if labels change in between.
+    """
+    text = form.get("nodes", "")
+    if _SYMBOLS.isdisjoint(text):
+        return form
+    try:
+        selection = select_nodes(parse_selector(text), service.inventory)
+        selection.require_known_labels()
+        return {**form, "nodes": "\n".join(selection.require_nodes(MAX_NODES))}
+    except BlocklistError as error:
+        raise FormError({"nodes": error.detail}) from None

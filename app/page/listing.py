@@ -1,4 +1,4 @@
-"""The list at /, by node or by cause, and its table, which the page reloads after a change."""
+"""The list at /, by node or by cause; its table and the header's share, which the page reloads after a change."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ async def _render(request: Request, visitor: Visitor, template: str) -> Response
         else list_page(service, list_filter)
     )
     return render_page(request, template, visitor, listing=listing, base=str(request.base_url).rstrip("/"))
+
+
+# The share of the cluster in the header, which the page reloads after a change.
+
+
+@router.get("/page/share")
+async def get_share(request: Request, visitor: ReaderVisitor) -> Response:
+    """The element of the header only."""
+    return render_page(request, "_share.html.j2", visitor)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from app.page.block_intervals import cause_group
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
 from app.page.map_cache import Variant, host_map, rows_html, table_url
 from app.page.map_rows import BY_NAME
 from app.page.map_states import LEGENDS, MapState
-from app.page.map_timeline import timeline
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor, Visitor
-from app.service import service_of
-from blocklist.model.errors import NotFoundError
+from app.service import Service, service_of
+from blocklist.model.changes import Change
+from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.wire.json import dump_json
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
@@ -109,3 +112,63 @@ async def _render(request: Request, visitor: Visitor, template: str) -> Response
 
 def _is_wall(request: Request) -> bool:
     return "wall" in request.query_params
+
+
+# The last changes for the wall display, those that belong together in one line.
+
+MAX_CHANGES: Final = 300
+"""Number of changes that are read: those of a storm become a few lines."""
+MAX_LINES: Final = 40
+NAMED: Final = 2
+"""Number of nodes that a line names."""
+_GAP_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLine:
+    """Changes of one kind by one author for one cause, each at most a minute after the one before, the newest first."""
+
+    changes: Sequence[Change]
+
+    @property
+    def last(self) -> Change:
+        return self.changes[0]
+
+    @property
+    def named(self) -> Sequence[str]:
+        """The ids of its first nodes; all of them if only one more is left."""
+        names = [change.node.id for change in reversed(self.changes)]
+        return names if len(names) <= NAMED + 1 else names[:NAMED]
+
+    @property
+    def more(self) -> int:
+        return len(self.changes) - len(self.named)
+
+
+async def timeline(service: Service) -> list[TimelineLine] | None:
+    """The lines, the newest first; None while the change log cannot be read."""
+    feed = service.feed
+    try:
+        changes = await feed.changes(max(0, feed.revision - MAX_CHANGES), feed.revision)
+        if changes is None:
+            changes = list(reversed(await service.store.latest_changes(MAX_CHANGES)))
+    except UnavailableError:
+        return None
+    return timeline_lines(list(reversed(changes)))
+
+
+def timeline_lines(changes: Sequence[Change]) -> list[TimelineLine]:
+    """The lines of changes, the newest first. Two kinds may alternate, as in a storm of alerts of both actions."""
+    lines: list[list[Change]] = []
+    latest: dict[tuple[object, ...], list[Change]] = {}
+    for change in changes:
+        line = latest.get(_kind(change))
+        if line is None or line[-1].at - change.at > _GAP_MS:
+            line = latest[_kind(change)] = []
+            lines.append(line)
+        line.append(change)
+    return [TimelineLine(line) for line in lines[:MAX_LINES]]
+
+
+def _kind(change: Change) -> tuple[object, ...]:
+    return change.type, change.created_by, cause_group(change.node.cause), change.node.short_action

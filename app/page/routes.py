@@ -11,14 +11,12 @@ from app.auth.principal import ANONYMOUS
 from app.page import (
     block_routes,
     history,
-    listener_page,
     listener_routes,
     listing,
     login,
     map_routes,
     node,
     selection_routes,
-    share_routes,
     static_files,
 )
 from app.page.errors import HtmlRoute
@@ -31,12 +29,10 @@ for part in (
     block_routes,
     node,
     listener_routes,
-    listener_page,
     history,
     map_routes,
     login,
     selection_routes,
-    share_routes,
     static_files,
 ):
     router.routes.extend(part.router.routes)

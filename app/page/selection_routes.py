@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -13,24 +14,204 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from app.api.change import submit_within_limits
+from app.engine.handler import Command
 from app.page.block_routes import force_reason
 from app.page.errors import HtmlRoute
-from app.page.forms import FIELDS, Form, FormError, SubmittedForm, initial_form, read_pairs
+from app.page.forms import FIELDS, Form, FormError, SubmittedForm, form_cause, initial_form, parse_until, read_pairs
 from app.page.groups import groups_of
 from app.page.list_model import matching_nodes, parse_filter
+from app.page.preview import Preview, PreviewResult, preview_command, seen_of
 from app.page.render import render_page
-from app.page.selection import (
-    SelectionChange,
-    Unblocking,
-    check_number,
-    confirmed,
-    names_of,
-    parse_extension,
-    preview_selection,
-)
 from app.page.visitor import OperatorVisitor, Visitor
 from app.service import Service, service_of
-from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError
+from blocklist.model.draft import Draft
+from blocklist.model.durations import parse_duration
+from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node_ranges import MAX_NODES
+
+# Changes of several blocked nodes at once: what a preview shows is what its confirmation changes, all or none.
+
+MAX_NAMED = 20
+"""Maximum number of nodes that a message names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unblocking:
+    """Unblock the nodes."""
+
+    def apply(self, draft: Draft, nodes: Sequence[BlockedNode]) -> dict[str, BlockedNode | None]:
+        """Change the nodes of the draft; return what they are afterwards."""
+        for node in nodes:
+            draft.unblock(node.id)
+        return dict.fromkeys((node.id for node in nodes), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extension:
+    """Merge another block into that of each node: `by` milliseconds after its end, or until `end`, or as long as now.
+
+    Never to an earlier end or a weaker action. Without a `cause`, each block keeps its own.
+    """
+
+    by: int = 0
+    end: int = 0
+    evacuate: bool = False
+    cause: str = ""
+
+    def apply(self, draft: Draft, nodes: Sequence[BlockedNode]) -> dict[str, BlockedNode | None]:
+        """Change the nodes of the draft; return what they are afterwards."""
+        return {**draft.block_many({node.id: (self._block(node, draft.now), True) for node in nodes})}
+
+    def _block(self, node: BlockedNode, now: int) -> BlockedNode:
+        # Merging a part of the current cause changes nothing; the whole cause could be too long.
+        cause = self.cause or next((part for part in node.cause.split(",") if part), node.cause)
+        action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if self.evacuate else node.action
+        end = min(max(node.end + self.by, self.end), PERMANENT)
+        return BlockedNode(id=node.id, action=action, start=now, end=end, cause=cause)
+
+
+SelectionChange = Unblocking | Extension
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelectionPreview:
+    """`done` identifies the blocks after the change, `free` are nodes that were chosen but are not blocked any more."""
+
+    preview: Preview
+    done: str
+    free: Sequence[str]
+
+    @property
+    def names(self) -> str:
+        """The nodes, as the confirmation sends them."""
+        return " ".join(node.id for node in self.preview.nodes)
+
+    @property
+    def changed(self) -> int:
+        """The number of nodes that would change."""
+        return sum(not node.unchanged for node in self.preview.nodes)
+
+
+def parse_extension(form: Form, now: int) -> Extension:
+    """Parse the form to extend several blocks. Raises FormError."""
+    errors: dict[str, str] = {}
+    by = end = 0
+    try:
+        by, end = _ends(form, now)
+    except ValueError as error:
+        errors["ends"] = str(error)
+    cause = ""
+    try:
+        cause = form_cause(form)
+    except ValueError as error:
+        errors["cause"] = str(error)
+    if form.get("action") not in {"keep", "evacuate"}:
+        errors["action"] = "Choose an action."
+    evacuate = form.get("action") == "evacuate"
+    if not errors and not (by or end or cause or evacuate):
+        errors["ends"] = "Nothing would change: choose a later end, another action or another reason."
+    if errors:
+        raise FormError(errors)
+    return Extension(by=by, end=end, evacuate=evacuate, cause=cause)
+
+
+def _ends(form: Form, now: int) -> tuple[int, int]:
+    match form.get("ends"):
+        case "by":
+            return parse_duration("".join(form.get("by", "").split())), 0
+        case "until":
+            return 0, parse_until(form.get("until", ""), now)
+        case "never":
+            return 0, PERMANENT
+        case "same":
+            return 0, 0
+    raise ValueError("Choose when the blocks end.")
+
+
+def names_of(text: str) -> list[str]:
+    """The names of nodes in a field of the page. Raises InvalidError for none and for too many."""
+    names = list(dict.fromkeys(text.split()))
+    if not names:
+        raise InvalidError("No node is selected: select at least one and try again. Nothing was changed.")
+    check_number(len(names))
+    return names
+
+
+def check_number(count: int) -> None:
+    """Raise InvalidError for more nodes than one request may change."""
+    if count > MAX_NODES:
+        raise InvalidError(
+            f"{count:,} nodes are selected; at most {MAX_NODES:,} can be changed at once. Filter the list, or select"
+            " fewer nodes. Nothing was changed."
+        )
+
+
+async def preview_selection(
+    service: Service, visitor: Visitor, change: SelectionChange, names: Sequence[str]
+) -> SelectionPreview:
+    """What the change would do to those of the nodes that are blocked. Raises NotFoundError if none is."""
+    found: tuple[str, list[str]] = "", []
+
+    def command(draft: Draft) -> PreviewResult:
+        nonlocal found
+        before = _blocked(draft, names)
+        if not before:
+            raise NotFoundError("None of the selected nodes is blocked any more.")
+        seen = _seen_each(draft, before)
+        after = change.apply(draft, before)
+        present = {node.id for node in before}
+        found = _state(after.values()), [name for name in names if name not in present]
+        return seen, {node.id: (node, after[node.id]) for node in before}
+
+    preview = await preview_command(service, visitor, command)
+    return SelectionPreview(preview=preview, done=found[0], free=found[1])
+
+
+def confirmed(change: SelectionChange, names: Sequence[str], seen: str, done: str) -> Command[object]:
+    """The command that changes these nodes if they are as the preview showed them; nothing if that is done already.
+
+    It raises ConflictError with the nodes that have changed.
+    """
+
+    def command(draft: Draft) -> object:
+        nodes = [draft.get_blocked(name) for name in names]
+        if _state(nodes) == done:
+            return None
+        changed = _changed(draft, names, seen)
+        if changed:
+            raise ConflictError("Nodes have changed since the preview was shown.", {}, [_changed_message(changed)])
+        return change.apply(draft, [node for node in nodes if node is not None])
+
+    return command
+
+
+def _blocked(draft: Draft, names: Iterable[str]) -> list[BlockedNode]:
+    """The blocked nodes with these ids."""
+    return [node for name in names if (node := draft.get_blocked(name)) is not None and node.id == name]
+
+
+def _seen_each(draft: Draft, nodes: Iterable[BlockedNode]) -> str:
+    return " ".join(seen_of(draft, [node.id])[:8] for node in nodes)
+
+
+def _changed(draft: Draft, names: Sequence[str], seen: str) -> list[str]:
+    """The nodes whose blocks or claims are not those that were seen."""
+    before = seen.split()
+    before += [""] * (len(names) - len(before))
+    return [name for name, own in zip(names, before, strict=False) if seen_of(draft, [name])[:8] != own]
+
+
+def _changed_message(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return f"Changed since the preview was shown: {', '.join(names[:MAX_NAMED])}{more}."
+
+
+def _state(nodes: Iterable[BlockedNode | None]) -> str:
+    """Identifies what is blocked, until when, how and why."""
+    blocks = [None if node is None else (node.id, node.short_action, node.end, node.cause) for node in nodes]
+    return hashlib.sha256(repr(blocks).encode()).hexdigest()[:16]
+
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

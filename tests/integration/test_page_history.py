@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fastapi.testclient import TestClient
 
-from app.page import history_charts
-from app.page.history_charts import MAX_AGE_MS, PERIODS
+from app.page import history
+from app.page.history import MAX_AGE_MS, PERIODS
 from tests.integration.bodies import block
 from tests.integration.in_process import ManualClock, running_service
 
@@ -32,13 +32,13 @@ def client(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times of the computations."""
     times: list[int] = []
-    draw = history_charts._draw
+    draw = history._draw
 
     def counting(changes: object, current: object, period: tuple[int, int, int], rows: object) -> object:
         times.append(period[-1])
         return draw(changes, current, period, rows)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(history_charts, "_draw", counting)
+    monkeypatch.setattr(history, "_draw", counting)
     return times
 
 

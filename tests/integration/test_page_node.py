@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from app.page.node_history import MAX_CHANGES, PAGE_SIZE
+from app.page.node import MAX_CHANGES, PAGE_SIZE
 from tests.integration.bodies import EVACUATE, block
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.listeners import RM

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.page.map_cache import HostMap
-from app.page.map_hosts import BlockedHost, Hosts
+from app.page.map_cache import BlockedHost, HostMap, Hosts
+from app.page.map_routes import timeline_lines
 from app.page.map_rows import BY_NAME, MAX_ROW, UNREPORTED, Group, group_of, map_rows, natural_order
 from app.page.map_states import LEGENDS, BlockReports, MapState, state_of_blocked
-from app.page.map_timeline import timeline_lines
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.task_count import TaskCount

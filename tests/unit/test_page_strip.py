@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.page.block_strip import BlockStrip, block_strip
 from app.page.charts import WIDTH
+from app.page.node import BlockStrip, block_strip
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
