@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
+import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator
+from starlette.types import Receive, Send
 
 from app.api.authentication import end_with_credential
 from app.api.authorization import REQUIRE_READER
@@ -16,16 +18,19 @@ from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.service import service_of
 from app.store.history_queries import ChangeFilter
-from app.store.store import ChangePage
+from app.store.store import ChangePage, Store
+from app.watch.change_feed import ChangeFeed
+from app.watch.disconnect import run_until_disconnect
 from app.watch.event_stream import DIRECT, EventStream, parse_cursor
-from app.watch.ndjson_export import PAGE_CHANGES, NdjsonExport
 from app.watch.streaming import StreamResponse
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.errors import CompactedError, InvalidError
+from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
 from blocklist.model.node import check_node_id, check_text
 from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN
 from blocklist.wire.changes import ChangesPage, change_body
 from blocklist.wire.json import dump_json
+
+log = structlog.get_logger(__name__)
 
 router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER])
 
@@ -174,3 +179,65 @@ async def watch(
     stream = EventStream(service.view, service.feed, cursor, write, await slots_of(request))
     end_with_credential(request, stream)
     return StreamResponse(stream)
+
+
+# NdjsonExport: the change log, filtered, as JSON lines up to its current end, with one page in memory.
+
+PAGE_CHANGES: Final = 500
+"""Number of changes read and sent at once."""
+
+
+class NdjsonExport:
+    """Starts with `page`, of PAGE_CHANGES changes, and ends at revision `until`; reads on as fast as the client does.
+
+    If the rest cannot be sent (compacted meanwhile, database unavailable, credential ended, service stopping), the
+    response ends without the end of its body, so that the client does not take a part for the whole.
+    """
+
+    def __init__(self, store: Store, feed: ChangeFeed, criteria: ChangeFilter, page: ChangePage, *, until: int) -> None:
+        self._store = store
+        self._feed = feed
+        self._criteria = criteria
+        self._page = page
+        self._until = until
+        self._ended = False
+
+    def close(self) -> None:
+        """Send no more: the credential of the request has ended."""
+        self._ended = True
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers()})
+        await run_until_disconnect(receive, self._lines(send))
+
+    async def _lines(self, send: Send) -> None:
+        page = self._page
+        while True:
+            sent = [change for change in page.changes if change.revision <= self._until]
+            more = len(sent) == PAGE_CHANGES
+            body = b"".join(map(_line, sent))
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            if not more:
+                return
+            since = sent[-1].revision
+            try:
+                page = await self._store.changes_page(since, PAGE_CHANGES, self._criteria)
+            except UnavailableError as error:
+                log.warning("export aborted", reason=error.detail)
+                return
+            if page.compacted > since or self._feed.closed or self._ended:
+                log.warning("export aborted", compacted=page.compacted > since, stopping=self._feed.closed)
+                return
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (b"content-type", b"application/x-ndjson"),
+            (b"cache-control", b"no-cache"),
+            (b"vary", b"Accept"),
+            (b"blocklist-revision", b"%d" % self._until),
+            (b"blocklist-history", self._feed.history.encode()),
+        ]
+
+
+def _line(change: Change) -> bytes:
+    return dump_json(change_body(change)) + b"\n"

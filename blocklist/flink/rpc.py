@@ -1,5 +1,4 @@
-"""Flink's own RPC, by the JVM's classes: one connection to a cluster. Only this module, `job_reader` and `jvm` know
-Py4J.
+"""Flink's own RPC, by the JVM's classes: one connection to a cluster. Only this module and `jvm` know Py4J.
 
 Calls raise FlinkError. Their timeouts are Flink's: a Duration since 2.0, a Time before.
 """
@@ -7,20 +6,28 @@ Calls raise FlinkError. Their timeouts are Flink's: a Duration since 2.0, a Time
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from blocklist.flink.job_reader import JobReader
 from blocklist.flink.jvm import ChildJvm, call
 from blocklist.flink.marking import NodeLease
 from blocklist.flink.serialized_nodes import serialize_nodes
-from blocklist.flink.ssl_settings import is_readable, missing_ssl
-from blocklist.flink.state import FlinkError, FlinkJob, FlinkTaskManager
+from blocklist.flink.state import (
+    MAX_FAILURES,
+    FlinkEdge,
+    FlinkError,
+    FlinkJob,
+    FlinkTask,
+    FlinkTaskManager,
+    JobFailure,
+    JobKind,
+)
 
 TIMEOUT: Final = 5.0
 """Seconds for each call."""
@@ -345,3 +352,154 @@ def _host_of(address: str) -> str:
         return urlsplit(address).hostname or ""
     except ValueError:
         return ""
+
+
+# Whether the configuration has what Flink's RPC needs for TLS. Flink itself starts without, and reaches nobody.
+
+_ENABLED: Final = "security.ssl.internal.enabled"
+_INTERNAL, _COMMON = "security.ssl.internal", "security.ssl"
+_FILES: Final = ("keystore", "truststore")
+_NEEDED: Final = (*_FILES, "keystore-password", "key-password", "truststore-password")
+
+
+def missing_ssl(configuration: Mapping[str, str], readable: Callable[[str], bool]) -> str | None:
+    """What is missing and what to do, as the begin of a sentence; None if nothing is."""
+    if str(configuration.get(_ENABLED, "false")).strip().lower() != "true":
+        return None
+    values = {it: configuration.get(f"{_INTERNAL}.{it}") or configuration.get(f"{_COMMON}.{it}") for it in _NEEDED}
+    if unset := [f"{_INTERNAL}.{it}" for it, value in values.items() if not value]:
+        return f"{_ENABLED} is true, but {', '.join(unset)} is not set. Copy the JobManager's settings"
+    for name in _FILES:
+        file = str(values[name])
+        if not readable(file):
+            return f"{file} cannot be read by this user. Copy it from the JobManager, or correct {_INTERNAL}.{name}"
+    return None
+
+
+def is_readable(file: str) -> bool:
+    """Whether this process can read it."""
+    return Path(file).is_file() and os.access(file, os.R_OK)
+
+
+# Reads a job from Flink's ExecutionGraphInfo, a Java object.
+#
+# Each question to it is a round trip to the JVM, and a job may have thousands of tasks: their part is written as JSON
+# there, by the JSON library that Flink brings, and read here at once.
+
+MAX_FAILURE_TEXT: Final = 500
+_RUNTIME: Final = "org.apache.flink.runtime"
+_GRAPH: Final = f"{_RUNTIME}.executiongraph"
+_TEXTS: Final = ("clusterframework.types.ResourceID", "clusterframework.types.AllocationID", "jobgraph.JobVertexID")
+_POINTWISE: Final = frozenset({"FORWARD", "RESCALE"})
+"""How an edge distributes records if each task sends to some tasks of the next vertex only."""
+# What is not needed, cannot be written, or would ask the name service (the host names).
+_IGNORED: Final[Mapping[str, tuple[str, ...]]] = {
+    f"{_GRAPH}.ArchivedExecutionJobVertex": (
+        "aggregateState", "aggregatedUserAccumulatorsStringified", "maxParallelism", "parallelism",
+        "operatorIDs", "resourceProfile", "slotSharingGroup",
+    ),
+    f"{_GRAPH}.ArchivedExecutionVertex": (
+        "currentAssignedResourceLocation", "currentExecutionAttempt", "executionHistory", "executionState",
+        "failureInfo", "taskNameWithSubtaskIndex",
+    ),
+    f"{_GRAPH}.ArchivedExecution": (
+        "attemptId", "failureInfo", "iometrics", "stateEndTimestamps", "stateTimestamps", "userAccumulatorsStringified",
+    ),
+    f"{_RUNTIME}.taskmanager.TaskManagerLocation": ("endpoint", "fqdnhostname", "hostname"),
+}  # fmt: skip
+
+
+class JobReader:
+    """THREADING: use it from one thread."""
+
+    def __init__(self, jvm: Any) -> None:
+        """Raises Py4J's errors, as all methods."""
+        jackson = jvm.org.apache.flink.shaded.jackson2.com.fasterxml.jackson
+        ignored, find = jackson.annotation.JsonIgnoreProperties.Value, jvm.java.lang.Class.forName
+        self._mapper = jackson.databind.ObjectMapper()
+        for name, properties in _IGNORED.items():
+            self._mapper.configOverride(find(name)).setIgnorals(ignored.forIgnoredProperties(set(properties)))
+        module = jackson.databind.module.SimpleModule()
+        for name in _TEXTS:
+            module.addSerializer(find(f"{_RUNTIME}.{name}"), jackson.databind.ser.std.ToStringSerializer())
+        self._mapper.registerModule(module)
+        methods = find(f"{_GRAPH}.ArchivedExecutionGraph").getMethods()
+        self._plan_is_text = any(method.getName() == "getJsonPlan" for method in methods)
+
+    def read(self, info: Any, *, with_failures: bool) -> FlinkJob:
+        """The job; without its failures, which are a round trip each, unless they are asked for."""
+        graph = info.getArchivedExecutionGraph()
+        checkpoints, kind = graph.getCheckpointCoordinatorConfiguration(), graph.getJobType()
+        vertices = json.loads(self._mapper.writeValueAsString(graph.getVerticesTopologically()))
+        return FlinkJob(
+            id=str(graph.getJobID().toString()),
+            name=str(graph.getJobName()),
+            state=str(graph.getState().toString()),
+            kind=JobKind.BATCH if kind is not None and kind.toString() == "BATCH" else JobKind.STREAMING,
+            tasks=list(_tasks(vertices)),
+            checkpoints=checkpoints is not None and bool(checkpoints.isCheckpointingEnabled()),
+            completed_checkpoints=_completed_checkpoints(graph),
+            restart_strategy=_restart_strategy(graph),
+            failures=list(_failures(info)) if with_failures else (),
+            edges=_edges(json.loads(self._plan(graph))),
+        )
+
+    def _plan(self, graph: Any) -> str:
+        """The plan as JSON: a text in Flink 1, an object in Flink 2."""
+        return str(graph.getJsonPlan() if self._plan_is_text else self._mapper.writeValueAsString(graph.getPlan()))
+
+
+def _tasks(vertices: list[dict[str, Any]]) -> Iterator[FlinkTask]:
+    for stage, vertex in enumerate(vertices):
+        for subtask in vertex["taskVertices"]:
+            for execution in subtask["currentExecutions"]:
+                location = execution["assignedResourceLocation"] or {}
+                yield FlinkTask(
+                    name=str(vertex["name"]),
+                    stage=stage,
+                    state=str(execution["state"]),
+                    attempt=int(execution["attemptNumber"]),
+                    task_manager=location.get("resourceID"),
+                    node=location.get("nodeId"),
+                    allocation=execution["assignedAllocationID"],
+                    vertex=str(vertex["jobVertexId"]),
+                    subtask=int(execution["parallelSubtaskIndex"]),
+                )
+
+
+def _edges(plan: Mapping[str, Any]) -> list[FlinkEdge] | None:
+    """Those whose tasks run at the same time; None without a plan."""
+    nodes = plan.get("nodes")
+    if not nodes:
+        return None
+    inputs = [(source, str(node["id"])) for node in nodes for source in node.get("inputs") or ()]
+    return [
+        FlinkEdge(str(source["id"]), target, source.get("ship_strategy") in _POINTWISE)
+        for source, target in inputs
+        if str(source.get("exchange") or "").startswith("pipelined")
+    ]
+
+
+def _completed_checkpoints(graph: Any) -> int:
+    stats = graph.getCheckpointStatsSnapshot()
+    if stats is None:
+        return 0
+    restored = stats.getLatestRestoredCheckpoint()
+    return int(stats.getCounts().getNumberOfCompletedCheckpoints()) + (restored is not None)
+
+
+def _restart_strategy(graph: Any) -> str:
+    config = graph.getArchivedExecutionConfig()
+    return "" if config is None else str(config.getRestartStrategyDescription() or "")
+
+
+def _failures(info: Any) -> Iterator[JobFailure]:
+    # Py4J iterates over Java's iterators, but not over every Iterable.
+    entries = list(info.getExceptionHistory().iterator())
+    for entry in entries[-MAX_FAILURES:]:
+        location = entry.getTaskManagerLocation()
+        yield JobFailure(
+            at=int(entry.getTimestamp()),
+            text=str(entry.getExceptionAsString())[:MAX_FAILURE_TEXT],
+            task_manager=None if location is None else str(location.getResourceID().toString()),
+        )

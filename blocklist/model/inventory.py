@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from blocklist.model.alias_index import AliasIndex
 from blocklist.model.host_matching import NameIndex, normalize_address, normalize_name, short_name
 from blocklist.model.multimap import Multimap
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
@@ -454,3 +453,31 @@ def _differ(name: str, node_id: str) -> bool:
     """Whether two names have the same first label and are both full: then they are two machines."""
     (label, is_full), (other, other_is_full) = short_name(name), short_name(node_id)
     return bool(label and is_full and other_is_full) and label == other and name != node_id
+
+
+# AliasIndex: which nodes claim a name or an address. Pure.
+
+
+class AliasIndex:
+    """Further names and addresses, in normal form, with the ids of the nodes that claim each."""
+
+    def __init__(self) -> None:
+        self._names = NameIndex()
+        self._nodes = Multimap()
+
+    def add(self, alias: str, node: str) -> None:
+        self._nodes.add(alias, node)
+        self._names.add(alias)
+
+    def discard(self, alias: str, node: str) -> None:
+        self._nodes.discard(alias, node)
+        if alias not in self._nodes:
+            self._names.discard(alias)
+
+    def claiming(self, alias: str) -> Collection[str]:
+        """The nodes that claim this very alias."""
+        return self._nodes[alias]
+
+    def matching(self, name: str) -> set[str]:
+        """The nodes that claim a name of the same machine: short or full, as NameIndex compares names."""
+        return {node for alias in self._names.matching(name) for node in self.claiming(alias)}

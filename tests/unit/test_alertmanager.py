@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.evidence_blocks import on_changes
-from app.integrations.alertmanager.causes import alert_cause
-from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide
+from app.integrations.alertmanager.rules import Alert, AlertOutcome, alert_cause, decide
 from app.integrations.alertmanager.wire import AlertmanagerPost, node_of, parse_post, read_alert
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims

@@ -339,7 +339,7 @@ def test_an_ended_job_that_cannot_deregister_does_not_hold_back_the_rounds() -> 
 def test_a_node_is_not_reported_as_evacuated_while_a_job_master_was_never_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("blocklist.flink.job_listeners.UNKNOWN_GRACE", -1.0)
+    monkeypatch.setattr("blocklist.flink.bridge.UNKNOWN_GRACE", -1.0)
     rpc = _rpc()
     rpc.unreachable = {JOB}
     harness = Harness(rpc, EVACUATE)

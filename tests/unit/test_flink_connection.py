@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from py4j.java_gateway import GatewayParameters, GatewayProperty, JavaObject  # type: ignore[import-untyped]
 
-from blocklist.flink.job_masters import JobMasters
+from blocklist.flink.connection import JobMasters
 from blocklist.flink.jvm import ChildJvm, LazyGatewayClient
 from blocklist.flink.marking import NodeLease
 from blocklist.flink.state import FlinkError, FlinkJob, JobKind
@@ -81,7 +81,7 @@ def rpc_without_answers(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeRpc, list[
         raise FlinkError("timeout")
 
     now = iter(range(100))
-    monkeypatch.setattr("blocklist.flink.job_masters.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("blocklist.flink.connection.time.monotonic", lambda: float(next(now)))
     monkeypatch.setattr(rpc, "get", get)
     return rpc, timeouts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.host_labels import HostLabels
+from app.engine.list_view import HostLabels
 
 
 def test_a_block_that_no_longer_shows_a_host_leaves_the_host_to_the_others() -> None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
+from app.api.changes import PAGE_CHANGES, NdjsonExport
 from app.store.history_queries import ALL, ChangeFilter
 from app.store.store import ChangePage, Store
 from app.watch.change_feed import ChangeFeed
-from app.watch.ndjson_export import PAGE_CHANGES, NdjsonExport
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import UnavailableError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from app.logs.secret_urls import SecretUrls, redact
+from app.logs.setup import SecretUrls, redact
 
 SECRET = "T0PSECRET"
 

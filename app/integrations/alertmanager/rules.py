@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-from app.integrations.alertmanager.causes import alert_cause
 from blocklist.model.claims import MAX_CLAIMS, Claim, Claims
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node import MAX_CAUSE_LENGTH, BlockAction, BlockedNode
 from blocklist.model.repeats import Repeat
 
 
@@ -144,3 +145,26 @@ class _Node:
         claim = Claim(owner=owner_of(alert.fingerprint), author=self._author, block=block, repeat=self._repeat)
         self.remaining[claim.owner] = claim
         self._changed.add(claim.owner)
+
+
+# The causes of alerts. Pure.
+
+MAX_NAME: Final = 200
+# Characters that a cause must not contain, and runs of white space.
+_FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\\s]+")
+
+
+def alert_cause(name: str, summary: str) -> str:
+    """The cause of an alert's claim: one part, at most MAX_CAUSE_LENGTH characters."""
+    text = f"alert {_truncate(_sanitize(name), MAX_NAME)}: {_sanitize(summary)}".removesuffix(": ").rstrip()
+    return _truncate(text, MAX_CAUSE_LENGTH)
+
+
+def _sanitize(text: str) -> str:
+    """The text without commas and control characters, which a part of a cause must not contain."""
+    return _FORBIDDEN.sub(" ", text.replace(",", ";")).strip()
+
+
+def _truncate(text: str, limit: int) -> str:
+    """The text, cut to `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
