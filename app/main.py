@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import (
     alertmanager,
@@ -25,13 +27,13 @@ from app.api import (
     spark,
     tokens,
 )
-from app.api.host_check import HostCheck
 from app.api.openapi import install_openapi
+from app.api.problems import problem_for
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.fast_table import TableResponses
 from app.http.request_tracking import RequestTrackingApp
-from app.net.host_policy import HostPolicy
+from app.net.host_policy import HostPolicy, MisdirectedError
 from app.page import routes
 from app.page.shared import SharedValues
 from app.service import running_service
@@ -103,3 +105,29 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         app.router.routes.extend(part.router.routes)
     install_openapi(app)
     return app
+
+
+# HostCheck: refuses requests whose Host header the service does not accept.
+
+
+class HostCheck:
+    """ASGI middleware around all routes."""
+
+    def __init__(self, app: ASGIApp, *, policy: HostPolicy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            for name, value in scope["headers"]:
+                if name == b"host" and not self._policy.accepts(value):
+                    await problem_for(Request(scope), _misdirected(value))(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+
+def _misdirected(host: bytes) -> MisdirectedError:
+    return MisdirectedError(
+        f"Host {host[:253].decode('latin-1')!a} is not accepted: without authentication, only loopback names and"
+        " addresses are. An operator can add a name to BLOCKLIST_ALLOWED_HOSTS."
+    )

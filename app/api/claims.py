@@ -15,8 +15,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from app.api.authorization import REQUIRE_READER
 from app.api.change import Blocking, Freeing, RequestedChange, require_known
 from app.api.node_status import AMBIGUOUS
-from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp
-from app.api.past import list_at
+from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp, list_at
 from app.api.problem_bodies import CompactedProblem
 from app.api.problems import problem_responses
 from app.api.request_body import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from app.api.authentication import authenticate
-from app.net.client_address import client_address
+from app.net.addresses import client_address
 from app.service import service_of
 from app.watch.stream_quota import ClientKey, ClientSlots
 

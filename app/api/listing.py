@@ -13,8 +13,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app.api.authentication import check_after_wait
 from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
-from app.api.parameters import MinRevision, Timestamp
-from app.api.past import list_at
+from app.api.parameters import MinRevision, Timestamp, list_at
 from app.api.problem_bodies import CompactedProblem
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field
 
 from app.api.authentication import check_after_wait
 from app.engine.list_view import ListView
-from app.service import service_of
+from app.service import Service, service_of
+from app.store.history_queries import PastList
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_node_id
 from blocklist.wire.body import ID_PATTERN
@@ -117,3 +118,13 @@ class AllowedParameters:
                 f"Unknown or repeated query parameter {rejected[0][:100]!a}; allowed, at most once each: {allowed}."
                 " Nothing was changed."
             )
+
+
+# `?at=`: the list at a time in the past.
+
+
+async def list_at(service: Service, timestamp: int) -> PastList:
+    """The list at `?at=` (Unix ms). Raises InvalidError, CompactedError, UnavailableError."""
+    if timestamp > (now := service.clock()):
+        raise InvalidError(f"at: {timestamp} is in the future; the current time is {now}.")
+    return await service.store.list_at(timestamp)

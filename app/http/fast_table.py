@@ -19,8 +19,7 @@ from app.http.fast_get import FastGetProtocol
 from app.http.pending_request import PendingRequest
 from app.logs.isolation import isolated
 from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id
-from app.net.addresses import Networks
-from app.net.client_address import client_address
+from app.net.addresses import Networks, client_address
 from app.net.prefer import wait_seconds
 from app.watch.stream_quota import ClientKey, ClientSlots, StreamQuota
 from blocklist.model.driver_table import VERSIONS

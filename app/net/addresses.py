@@ -1,9 +1,10 @@
-"""Sets of networks, loopback addresses, and secure URLs. Pure."""
+"""Sets of networks, loopback addresses, secure URLs, and the address of a client behind proxies. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
 from urllib.parse import urlsplit
 
 
@@ -52,3 +53,16 @@ def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """The IPv4 address of an IPv4-mapped IPv6 address; any other as it is."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
+
+
+# The address of the client behind trusted proxies. Pure.
+
+_MAX_ADDRESS: Final = 64
+"""Maximum number of characters of an address in X-Forwarded-For."""
+
+
+def client_address(peer: str, forwarded_for: Sequence[str], trusted_proxies: Networks) -> str:
+    """The address of the client. A trusted proxy appends it to the X-Forwarded-For headers that it received."""
+    if forwarded_for and peer in trusted_proxies:
+        return forwarded_for[-1].rpartition(",")[2].strip()[:_MAX_ADDRESS]
+    return peer

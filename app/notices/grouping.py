@@ -8,9 +8,43 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
 
-from app.notices.event import Event, NoticeKind, Subject
+# Events: what notices are about. Pure values.
+
+
+class NoticeKind(StrEnum):
+    """Blocked; evacuated: nothing runs there any more; freed: unblocked or expired; refused by a listener; drift."""
+
+    BLOCKED = "blocked"
+    EVACUATED = "evacuated"
+    FREED = "freed"
+    REFUSED = "refused"
+    DRIFT = "drift"
+
+
+class Subject(NamedTuple):
+    """What the events of one notice have in common.
+
+    `what` says more about the kind, `cause` is the cause of the block or what differs, `by` is who: the author of the
+    change, or the listener that refuses or reports.
+    """
+
+    kind: NoticeKind
+    what: str
+    cause: str
+    by: str
+
+
+class Event(NamedTuple):
+    """Something happened to a node, at a time (Unix milliseconds). `reason` is the reason of a refusal, or of drift."""
+
+    subject: Subject
+    node: str
+    at: int
+    reason: str = ""
+
 
 WINDOW_SECONDS: Final = 5.0
 """How long a group is open, from its first event."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final, Protocol
 
-from app.notices.event import Event
-from app.notices.grouping import NoticeGroups
+from app.notices.grouping import Event, NoticeGroups
 from app.notices.observer import ListenerObserver
 from app.notices.target import Target
 from app.notices.tracked_nodes import TrackedNodes

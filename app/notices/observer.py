@@ -9,7 +9,7 @@ from typing import Final
 from app.engine.list_view import ListView
 from app.listeners.drift import DriftMonitor
 from app.listeners.state import ListenerDirectory, ListenerEntry
-from app.notices.event import Event, NoticeKind, Subject
+from app.notices.grouping import Event, NoticeKind, Subject
 from app.notices.tracked_nodes import TrackedNode, TrackedNodes
 from blocklist.model.drift import Drift, DriftReport
 from blocklist.model.node_lookup import find_blocked

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.notices.event import NoticeKind, Subject
-from app.notices.grouping import LeftOut, Notice
+from app.notices.grouping import LeftOut, Notice, NoticeKind, Subject
 from blocklist.model.time import to_utc
 
 MAX_LENGTH: Final = 300

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.notices.event import Event, NoticeKind, Subject
+from app.notices.grouping import Event, NoticeKind, Subject
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.node import BlockAction
 

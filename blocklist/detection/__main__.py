@@ -18,8 +18,7 @@ from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.machine_kinds import check_service, machine_kinds
 from blocklist.detection.options import local_paths, parser, validate
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.proposals import History, JudgedNodes, Proposal, Summaries, judge_with_history
-from blocklist.detection.releases import Release
+from blocklist.detection.proposals import History, JudgedNodes, Proposal, Release, Summaries, judge_with_history
 from blocklist.detection.report import DetectionReport, blamed_nodes, render
 from blocklist.detection.rule_set import RuleSet, rule_set
 from blocklist.detection.session import known_nodes, open_client, session, warn

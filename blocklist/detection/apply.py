@@ -13,10 +13,12 @@ from blocklist.detection.proposals import (
     History,
     JudgedNodes,
     Proposal,
+    Release,
     Summaries,
+    claimed_at,
     node_id,
+    release,
 )
-from blocklist.detection.releases import Release, claimed_at, release
 from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError, NotFoundError
 from blocklist.model.host_matching import normalize_address, same_machine

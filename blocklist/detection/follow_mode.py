@@ -24,9 +24,8 @@ from blocklist.detection.log_file import COMPACT, log_of
 from blocklist.detection.omissions import Omission
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.pods import KnownNodes
-from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries
+from blocklist.detection.proposals import JudgedNodes, Proposal, Release, Summaries
 from blocklist.detection.reader import within
-from blocklist.detection.releases import Release
 from blocklist.detection.schemas import FACTS
 from blocklist.model.errors import BlocklistError
 

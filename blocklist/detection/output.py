@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 from blocklist.detection.events import MAX_TIME
 from blocklist.detection.heuristics import HOUR_MS, HurtApplication
-from blocklist.detection.proposals import Proposal
-from blocklist.detection.releases import Release
+from blocklist.detection.proposals import Proposal, Release
 
 _TITLES = {"node": "NODE", "severity": "SEVERITY", "until": "UNTIL (UTC)", "what": "", "cause": "EVIDENCE"}
 

@@ -14,8 +14,7 @@ from blocklist.detection.follow_mode import ReportedNames, ReportedVerdicts
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
 from blocklist.detection.node_summary import ApplicationFailures, FailureClass, Metric, NodeSummary
 from blocklist.detection.output import format_time
-from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, judge_with_history
-from blocklist.detection.releases import claimed_at, release
+from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, claimed_at, judge_with_history, release
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

@@ -22,9 +22,8 @@ from blocklist.managers.kubernetes.events import event_body
 from blocklist.managers.kubernetes.eviction import budget_reason, pods_to_evict, remaining_sentence
 from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode, parse_node
 from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader
-from blocklist.managers.kubernetes.names import NodeNames
 from blocklist.managers.kubernetes.node_cache import NodeCache
-from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, author_of, make_plan
+from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, NodeNames, author_of, make_plan
 from blocklist.managers.kubernetes.taint_patch import BlockMark, Condition, OwnTaint, assess, is_tainted
 from blocklist.managers.plan import DesiredState, StepAction
 from blocklist.model.claims import Claim

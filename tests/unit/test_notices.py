@@ -14,8 +14,16 @@ from structlog.testing import capture_logs
 from app.net.notice_urls import make_senders, split_urls
 from app.notices import grouping, text
 from app.notices import target as target_module
-from app.notices.event import Event, NoticeKind, Subject
-from app.notices.grouping import MAX_GROUPS_OF_KIND, MAX_NAMED, LeftOut, Notice, NoticeGroups
+from app.notices.grouping import (
+    MAX_GROUPS_OF_KIND,
+    MAX_NAMED,
+    Event,
+    LeftOut,
+    Notice,
+    NoticeGroups,
+    NoticeKind,
+    Subject,
+)
 from app.notices.notifier import Notifier
 from app.notices.observer import ListenerObserver
 from app.notices.target import MAX_QUEUED, Result, Target

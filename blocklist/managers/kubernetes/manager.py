@@ -17,9 +17,8 @@ from blocklist.managers.kubernetes.cordons import CordonMirror
 from blocklist.managers.kubernetes.events import EventRecorder
 from blocklist.managers.kubernetes.eviction import Evictor
 from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode
-from blocklist.managers.kubernetes.names import NodeNames
 from blocklist.managers.kubernetes.node_cache import NODES, read_node
-from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, NodeChange, make_plan, reason_of
+from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, NodeChange, NodeNames, make_plan, reason_of
 from blocklist.managers.kubernetes.taint_patch import Assessment, Condition, OwnTaint, assess, is_tainted
 from blocklist.managers.plan import DesiredState, ManagerError, PlanStep, TransientError
 from blocklist.model.claims import ClaimsOrAuthor
