@@ -14,8 +14,8 @@ import structlog
 
 from app.logs.isolation import isolated
 from app.net.notice_urls import SendText
-from app.notices import text
-from app.notices.grouping import NOTHING, LeftOut, Notice
+from app.notices.grouping import NOTHING, LeftOut, Notice, NoticeKind, Subject
+from blocklist.model.time import to_utc
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +92,7 @@ class Target:
     def _send(self, notice: Notice) -> None:
         started_at = self._sending_since = monotonic()
         try:
-            sent = self._send_text(text.title(notice), text.body(notice))
+            sent = self._send_text(notice_title(notice), notice_body(notice))
             error = "refused or unreachable"
         except Exception as raised:
             sent, error = False, type(raised).__name__
@@ -108,3 +108,61 @@ class Target:
             log.warning("notices cannot be sent", setting="BLOCKLIST_NOTIFY_URL", url_number=self._position, why=error)
         elif self._works and not works:
             log.info("notices are sent again", setting="BLOCKLIST_NOTIFY_URL", url_number=self._position)
+
+
+# The text of a notice. Pure.
+
+MAX_LENGTH: Final = 300
+"""Maximum length of a cause or reason in a notice."""
+_TITLES: Final = {
+    NoticeKind.BLOCKED: "blocked",
+    NoticeKind.EVACUATED: "evacuated: nothing runs there any more",
+    NoticeKind.FREED: "free again",
+    NoticeKind.REFUSED: "blocked, but a listener refuses that",
+    NoticeKind.DRIFT: "not as the list says",
+}
+_CAUSE: Final = {NoticeKind.DRIFT: "Difference"}
+_BY: Final = {NoticeKind.REFUSED: "Listener", NoticeKind.DRIFT: "Listener"}
+
+
+def notice_title(notice: Notice) -> str:
+    """One line: how many nodes, and what happened to them."""
+    if notice.subject is None:
+        return "blocklist: notices were left out"
+    what = f" ({notice.subject.what})" if notice.subject.what else ""
+    return f"blocklist: {_subject_nodes(notice)} {_TITLES[notice.subject.kind]}{what}"
+
+
+def notice_body(notice: Notice) -> str:
+    """The nodes, the cause, the author and the time, a line each; and what was left out before."""
+    lines = [] if notice.subject is None else _lines(notice, notice.subject)
+    if notice.left_out:
+        lines.append(_left_out(notice.left_out))
+    return "\n".join(lines)
+
+
+def _lines(notice: Notice, subject: Subject) -> list[str]:
+    more = notice.events - len(notice.nodes)
+    lines = [f"Nodes: {', '.join(notice.nodes)}" + (f" and {more:,} more" if more > 0 else "")]
+    if subject.cause:
+        lines.append(f"{_CAUSE.get(subject.kind, 'Cause')}: {_cut(subject.cause)}")
+    lines += [f"Reason: {_cut(reason)}" for reason in notice.reasons]
+    if subject.by:
+        lines.append(f"{_BY.get(subject.kind, 'By')}: {_cut(subject.by)}")
+    if (at := to_utc(notice.at)) is not None:
+        lines.append(f"At: {at:%Y-%m-%d %H:%M:%S} UTC")
+    return lines
+
+
+def _subject_nodes(notice: Notice) -> str:
+    return notice.nodes[0] if notice.events == 1 else f"{notice.events:,} nodes"
+
+
+def _left_out(left_out: LeftOut) -> str:
+    notices = "1 notice" if left_out.notices == 1 else f"{left_out.notices:,} notices"
+    nodes = "1 node" if left_out.events == 1 else f"{left_out.events:,} nodes"
+    return f"Left out before this notice: {notices} about {nodes}. See the history."
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…"

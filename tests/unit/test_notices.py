@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.net.notice_urls import make_senders, split_urls
-from app.notices import grouping, text
+from app.notices import grouping
 from app.notices import target as target_module
 from app.notices.grouping import (
     MAX_GROUPS_OF_KIND,
@@ -26,7 +26,7 @@ from app.notices.grouping import (
 )
 from app.notices.notifier import Notifier
 from app.notices.observer import ListenerObserver
-from app.notices.target import MAX_QUEUED, Result, Target
+from app.notices.target import MAX_QUEUED, Result, Target, notice_body, notice_title
 from app.notices.tracked_nodes import TrackedNodes
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -171,8 +171,8 @@ class TestChanges:
 class TestText:
     def test_one_node(self) -> None:
         notice = Notice(subject=BLOCKED._replace(what="with evacuation"), at=1_700_000_000_000, nodes=["n1"], events=1)
-        assert text.title(notice) == "blocklist: n1 blocked (with evacuation)"
-        assert text.body(notice) == "Nodes: n1\nCause: disk\nBy: ann\nAt: 2023-11-14 22:13:20 UTC"
+        assert notice_title(notice) == "blocklist: n1 blocked (with evacuation)"
+        assert notice_body(notice) == "Nodes: n1\nCause: disk\nBy: ann\nAt: 2023-11-14 22:13:20 UTC"
 
     def test_many_nodes_and_what_was_left_out(self) -> None:
         notice = Notice(
@@ -182,8 +182,8 @@ class TestText:
             reasons=["last host"],
             left_out=LeftOut(notices=3, events=40),
         )
-        assert text.title(notice) == "blocklist: 1,200 nodes blocked, but a listener refuses that"
-        assert text.body(notice).splitlines() == [
+        assert notice_title(notice) == "blocklist: 1,200 nodes blocked, but a listener refuses that"
+        assert notice_body(notice).splitlines() == [
             "Nodes: n1, n2 and 1,198 more", "Cause: disk", "Reason: last host", "Listener: app-1",
             "At: 1970-01-01 00:00:00 UTC",
             "Left out before this notice: 3 notices about 40 nodes. See the history.",
@@ -191,12 +191,12 @@ class TestText:
 
     def test_a_notice_without_a_subject_says_what_was_left_out(self) -> None:
         notice = Notice(left_out=LeftOut(notices=1, events=1))
-        assert text.title(notice) == "blocklist: notices were left out"
-        assert text.body(notice) == "Left out before this notice: 1 notice about 1 node. See the history."
+        assert notice_title(notice) == "blocklist: notices were left out"
+        assert notice_body(notice) == "Left out before this notice: 1 notice about 1 node. See the history."
 
     def test_a_long_cause_is_cut(self) -> None:
         notice = Notice(subject=BLOCKED._replace(cause="x" * 5000), nodes=["n1"], events=1)
-        assert len(text.body(notice)) < 500
+        assert len(notice_body(notice)) < 500
 
 
 class RecordingSender:

@@ -8,9 +8,8 @@ import types
 import httpx
 import pytest
 
-from blocklist.managers.yarn.connection import Access, Connection, RejectedError
+from blocklist.managers.yarn.connection import Access, Connection, RejectedError, kerberos_auth
 from blocklist.managers.yarn.interruptible import Stop
-from blocklist.managers.yarn.kerberos import kerberos_auth
 from blocklist.model.errors import InvalidError
 from tests.integration.fake_servers import fake_server, http_response
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import logging
 import re
 import ssl
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from blocklist.client.proxies import proxy_of
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.yarn.interruptible import Stop
+from blocklist.model.errors import InvalidError
 
 REQUEST_SECONDS: Final = 10.0
 """For a whole answer."""
@@ -195,3 +198,38 @@ def _text(data: bytes) -> str:
     text = data[:_MAX_PAGE].decode(errors="replace")
     title = _TITLE.search(text)
     return " ".join((text if title is None else title[1]).split())[:200]
+
+
+# SPNEGO, for a ResourceManager whose REST API wants Kerberos. Needs the extra `kerberos` of this package.
+
+_LIBRARY_LOG: Final = "httpx_gssapi.gssapi_"
+
+
+class _NewErrors(logging.Filter):
+    """Lets the library report why there is no login in one line, and once: it does so twice for each request."""
+
+    _last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.exc_info = None
+        last, self._last = self._last, record.getMessage()
+        return last != self._last
+
+
+def kerberos_auth() -> httpx.Auth:
+    """Proves the identity of the ticket in the credentials cache, or of KRB5_CLIENT_KTNAME, a keytab.
+
+    The ResourceManager must prove its own. Raises InvalidError if the library, or what it needs, is not installed.
+    """
+    try:
+        library = importlib.import_module("httpx_gssapi")
+    except ImportError as error:
+        raise InvalidError(
+            f"--kerberos needs the package httpx-gssapi, which cannot be loaded ({error}). Install it with pip install"
+            " httpx-gssapi. The package gssapi, which it needs, has no builds for Linux and is compiled against the"
+            " system's Kerberos: on Debian, apt-get install gcc python3-dev libkrb5-dev first."
+        ) from error
+    logging.getLogger(_LIBRARY_LOG).addFilter(_NewErrors())
+    # Not opportunistic: once logged in by its cookie, the ResourceManager proves its identity no more.
+    auth: httpx.Auth = library.HTTPSPNEGOAuth(mutual_authentication=library.REQUIRED)
+    return auth

@@ -11,9 +11,8 @@ from blocklist.client.transport import service_url
 from blocklist.client.url_credentials import without_credentials
 from blocklist.managers.arguments import count
 from blocklist.managers.yarn.address_names import AddressNames
-from blocklist.managers.yarn.connection import REQUEST_SECONDS, Access
+from blocklist.managers.yarn.connection import REQUEST_SECONDS, Access, kerberos_auth
 from blocklist.managers.yarn.interruptible import Stop
-from blocklist.managers.yarn.kerberos import kerberos_auth
 from blocklist.managers.yarn.label_manager import LabelManager
 from blocklist.managers.yarn.mark import DEFAULT_LABEL, MarkLabels
 from blocklist.managers.yarn.resource_manager import ResourceManager
