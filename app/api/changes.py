@@ -20,9 +20,8 @@ from app.service import service_of
 from app.store.history_queries import ChangeFilter
 from app.store.store import ChangePage, Store
 from app.watch.change_feed import ChangeFeed
-from app.watch.disconnect import run_until_disconnect
 from app.watch.event_stream import DIRECT, EventStream, parse_cursor
-from app.watch.streaming import StreamResponse
+from app.watch.streaming import StreamResponse, run_until_disconnect
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
 from blocklist.model.node import check_node_id, check_text

@@ -23,7 +23,7 @@ from app.engine.list_details import past_list, selected_list
 from app.net.prefer import wait_seconds
 from app.requests import Flag
 from app.service import Service, service_of
-from app.watch.disconnect import run_until_disconnect
+from app.watch.streaming import run_until_disconnect
 from blocklist.model.node import BlockedNode
 from blocklist.wire.nodes import ListedNode
 

@@ -18,7 +18,7 @@ from app.api.responses import JsonResponse
 from app.engine.handler import Outcome
 from app.net.prefer import wait_seconds
 from app.service import Service, service_of
-from app.watch.disconnect import run_until_disconnect
+from app.watch.streaming import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.node import BlockedNode

@@ -25,7 +25,7 @@ from app.engine.list_view import ListView
 from app.engine.table_view import table_version
 from app.net.prefer import wait_seconds
 from app.service import service_of
-from app.watch.disconnect import run_until_disconnect
+from app.watch.streaming import run_until_disconnect
 from blocklist.model.errors import NotFoundError
 from blocklist.spark.jar import JAR_NAME, jar_path
 

@@ -17,8 +17,7 @@ from app.api.applied import task_managers_on
 from app.listeners.state import ListenerEntry
 from app.page.block_intervals import cause_group
 from app.page.list_model import ListFilter, authors_of, matching_nodes
-from app.page.shared import SharedValues
-from app.page.turns import in_turns
+from app.page.shared import SharedValues, in_turns
 from app.service import Service
 from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import BlockAction, BlockedNode

@@ -13,8 +13,7 @@ from app.listeners.state import ListenerEntry
 from app.page.excerpt import MAX_ROWS, Excerpt
 from app.page.host_rows import BlockAtListener, HostRow, HostState, count_states, host_rows
 from app.page.listener_blocks import block_at
-from app.page.shared import SharedValues
-from app.page.turns import in_turns
+from app.page.shared import SharedValues, in_turns
 from app.service import Service
 from blocklist.model.drift import Drift
 from blocklist.model.evidence import Evidence

@@ -21,8 +21,7 @@ from app.page.groups import refused_nodes
 from app.page.map_rows import UNREPORTED, Group, MapRow, group_of, map_rows
 from app.page.map_states import LEGENDS, UNSETTLED, BlockReports, MapState, state_of_blocked
 from app.page.node_model import machine_names
-from app.page.shared import shared_of
-from app.page.turns import in_turns
+from app.page.shared import in_turns, shared_of
 from app.service import Service, service_of
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import BlockedNode

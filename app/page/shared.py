@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from fastapi import Request
@@ -53,3 +53,17 @@ def shared_of(request: Request) -> SharedValues:
     """The values of the service that received the request."""
     shared: SharedValues = request.app.state.shared
     return shared
+
+
+# Long work in turns of the event loop, so that other requests are served in between.
+
+PER_TURN: Final = 200
+"""Nodes or names that are looked up in a turn of the event loop: some milliseconds."""
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a pause after each PER_TURN of them."""
+    for count, item in enumerate(items, 1):
+        yield item
+        if count % PER_TURN == 0:
+            await asyncio.sleep(0)

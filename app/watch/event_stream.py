@@ -12,8 +12,8 @@ from starlette.types import Receive, Send
 
 from app.engine.list_view import ListView
 from app.watch.change_feed import CHUNK_BYTES, ChangeFeed, sse
-from app.watch.disconnect import run_until_disconnect
 from app.watch.stream_quota import ClientSlots
+from app.watch.streaming import run_until_disconnect
 from blocklist.model.errors import InvalidError, UnavailableError
 
 KEEPALIVE_SECONDS: Final = 15.0

@@ -7,7 +7,9 @@ it after the route has returned.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 from fastapi import FastAPI
 from starlette.responses import Response
@@ -54,3 +56,27 @@ async def run_stream(scope: Scope, receive: Receive, send: Send) -> None:
         for key in scope.keys() - _KEPT_KEYS:
             del scope[key]
         await stream.run(receive, send)
+
+
+# Stops work for a client that has disconnected.
+
+
+async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, object]) -> None:
+    """Await `work`; cancel it when the client disconnects. ASGI servers report that only through `receive`."""
+    task = asyncio.current_task()
+    assert task is not None
+    watcher = asyncio.create_task(_cancel_on_disconnect(receive, task))
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not watcher.done():
+            raise
+        task.uncancel()
+    finally:
+        watcher.cancel()
+
+
+async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()

@@ -15,13 +15,12 @@ from blocklist.client.client import BlocklistClient
 from blocklist.detection import backtest_command, log_discovery, output, reader
 from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
-from blocklist.detection.machine_kinds import check_service, machine_kinds
 from blocklist.detection.options import local_paths, parser, validate
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import History, JudgedNodes, Proposal, Release, Summaries, judge_with_history
 from blocklist.detection.report import DetectionReport, blamed_nodes, render
 from blocklist.detection.rule_set import RuleSet, rule_set
-from blocklist.detection.session import known_nodes, open_client, session, warn
+from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 
 

@@ -16,13 +16,12 @@ from blocklist.detection import log_discovery, reader
 from blocklist.detection.actual_blocks import ActualBlock, Agreement, actual_blocks, compare_with_evidence
 from blocklist.detection.evidence import HostInApplication, by_host
 from blocklist.detection.heuristics import HOUR_MS
-from blocklist.detection.machine_kinds import check_service, machine_kinds
 from blocklist.detection.options import add_input, add_rules
 from blocklist.detection.output import columns, core_hours, format_time
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.replay import BlockEffect, PastBlock, Times, effect, replay
 from blocklist.detection.rule_set import RuleSet, read_rules, rule_set
-from blocklist.detection.session import known_nodes, open_client, session, warn
+from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError
 from blocklist.wire.changes import ChangeBody
