@@ -60,7 +60,7 @@ def _add_subparser(
         type=positive_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="kill a command that runs longer (default: 60)",
+        help="end a command, or a request to YARN, that takes longer (default: 60)",
     )
     modes = subparser.add_mutually_exclusive_group()
     modes.add_argument("--once", action="store_true", help="apply the current list and exit, without registering")
