@@ -459,11 +459,12 @@ LOCK_TIMEOUT_SECONDS: Final = 2.0
 GRACE_SECONDS: Final = 0.5
 """Time after the deadline to read an answer that arrived while this process itself was paused."""
 
-# - A replica that stalls inside a transaction blocks others for 2 s at most.
+STALL_SECONDS: Final = 2.0
+"""How long a replica that stalls inside a transaction blocks others; then PostgreSQL ends its session."""
+
 # - Nothing is acknowledged before it is on disk, whatever the server's default for synchronous_commit.
 # - The isolation level does not depend on the server's default.
 _SESSION_SETTINGS: Final = """
-SET idle_in_transaction_session_timeout = '2s';
 SET default_transaction_isolation = 'read committed';
 SET tcp_keepalives_idle = 20;
 SET tcp_keepalives_interval = 5;
@@ -506,7 +507,9 @@ async def connect_async(
 
 
 def _session_settings(lock_timeout: float) -> bytes:
-    return f"{_SESSION_SETTINGS} SET lock_timeout = {max(1, round(lock_timeout * 1000))}".encode()
+    milliseconds = {"lock_timeout": lock_timeout * 1000, "idle_in_transaction_session_timeout": STALL_SECONDS * 1000}
+    limits = "; ".join(f"SET {name} = {max(1, round(value))}" for name, value in milliseconds.items())
+    return f"{_SESSION_SETTINGS} {limits}".encode()
 
 
 def _arguments(url: str) -> dict[str, Any]:
