@@ -14,19 +14,16 @@ from functools import partial
 import structlog
 from fastapi import Request
 
+from app.alertmanager import AlertBlocker
 from app.auth.sessions import Sessions
 from app.auth_setup import make_authenticator
-from app.engine.background import Compactor, expire_blocks, probe_database
+from app.engine.background import Compactor, TaskHealth, expire_blocks, probe_database
 from app.engine.dismissals import Dismissals
 from app.engine.evidence_blocks import EvidenceBlocker, on_changes
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
-from app.engine.list_details import LastChanges
-from app.engine.list_view import ListView
-from app.engine.supervision import TaskHealth
+from app.engine.list_view import LastChanges, ListView
 from app.engine.table_view import TableView
-from app.integrations.alertmanager.handler import AlertBlocker
-from app.integrations.alertmanager.metrics import AlertmanagerMetrics
 from app.listeners.drift import DriftMonitor
 from app.listeners.inventory import KnownNodes, NodesFile
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
@@ -37,6 +34,7 @@ from app.listeners.state import ListenerDirectory, UsableNodes
 from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
 from app.metrics.collectors import (
+    AlertmanagerMetrics,
     ClockMetrics,
     DriftMetrics,
     EvidenceMetrics,

@@ -20,10 +20,9 @@ from app.net.notice_urls import make_senders
 from app.net.service_account_roles import ServiceAccountRoles
 from app.net.ticket_links import DEFAULT_TICKET_PATTERN, TicketLinks, parse_pattern
 from app.store import urls
+from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
 from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
-from blocklist.model.failure_domains import parse_domain_limits
-from blocklist.model.limits import Limits
-from blocklist.model.repeats import MAX_DURATION_MS, RepeatRule
+from blocklist.model.limits import Limits, parse_domain_limits
 from blocklist.model.time import to_millis
 
 PREFIX: Final = "BLOCKLIST_"

@@ -7,12 +7,11 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
 from app.api.authorization import Operator, author
 from app.api.problems import problem_responses
 from app.api.request_body import body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse
-from app.integrations.alertmanager.rules import AlertOutcome
-from app.integrations.alertmanager.wire import AlertmanagerPost, AlertsBody, parse_post
 from app.service import service_of
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError

@@ -25,8 +25,8 @@ from blocklist.model.changes import Author, ChangeType
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
-from blocklist.model.node_lookup import find_blocked
 from blocklist.model.roles import Role
+from blocklist.model.tracker import find_blocked
 from blocklist.wire.body import TEXT_PATTERN
 from blocklist.wire.dry_run import shortfall_body
 from blocklist.wire.json import Json, dump_json

@@ -19,7 +19,7 @@ from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header
 from app.api.selection import ReadSelector, selected_by, warnings_of
 from app.engine.cached_list import CachedList, CachedResponse
-from app.engine.list_details import past_list, selected_list
+from app.engine.list_view import past_list, selected_list
 from app.net.prefer import wait_seconds
 from app.requests import Flag
 from app.service import Service, service_of

@@ -9,11 +9,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
+from app.alertmanager import AlertmanagerPost
 from app.api.authorization import PUBLIC, required_role
 from app.api.problem_bodies import CompactedProblem, ConflictProblem, ConflictsProblem, Problem
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
-from app.integrations.alertmanager.wire import AlertmanagerPost
 from app.requests import BlockRequest, ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from blocklist import __version__
 from blocklist.wire.json import dump_json

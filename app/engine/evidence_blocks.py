@@ -14,17 +14,15 @@ from app.engine.limits import LimitGuard
 from app.store.store import Store
 from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change, ChangeType, Source
-from blocklist.model.claims import claim_of
+from blocklist.model.claims import Repeat, claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError, UnavailableError
 from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, EvidenceStore, due_blocks, evidence_claim
 from blocklist.model.host_matching import NameIndex
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.node import BlockedNode
-from blocklist.model.node_lookup import BlocklistView
-from blocklist.model.repeats import Repeat
 from blocklist.model.roles import Role
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.tracker import BlocklistTracker, BlocklistView
 
 log = structlog.get_logger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from app.engine.handler import Command
 from app.logs.isolation import isolated
 from blocklist.model.changes import Change, Source
+from blocklist.model.claims import Repeat
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
@@ -17,7 +18,6 @@ from blocklist.model.limits import LimitContext, Limits, check_limits
 from blocklist.model.machine_count import MachineCount
 from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockedNode
-from blocklist.model.repeats import Repeat
 from blocklist.model.roles import Role
 from blocklist.model.usable_nodes import ListenerNodes, Shortfall, shortfalls
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from app.engine.list_details import LastChanges
-from app.engine.list_view import ListView
+from app.engine.list_view import LastChanges, ListView
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from blocklist.model.drift import (
     DriftKind,
@@ -20,8 +19,8 @@ from blocklist.model.drift import (
     TasksOnBlockedNode,
 )
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.node_lookup import claims_on, find_blocked
 from blocklist.model.report import EMPTY_REPORT
+from blocklist.model.tracker import claims_on, find_blocked
 
 EVACUATION_MS: Final = 5 * 60_000
 """How long tasks may still run on an evacuated node before that is drift."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from app.engine.background import supervise
 from app.engine.list_view import ListView
-from app.engine.supervision import supervise
 from app.listeners.operations import HeartbeatRecorder
 from app.listeners.replication import PushOwnership
 from app.listeners.state import ListenerDirectory, ListenerEntry

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.alertmanager import AlertBlocker, AlertOutcome
+from app.engine.background import TaskHealth
 from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
-from app.engine.supervision import TaskHealth
 from app.listeners.drift import DriftMonitor
 from app.listeners.push import Pusher
 from app.listeners.replication import ListenerWriter
@@ -207,3 +208,25 @@ class TaskMetrics(Collector):
             restarts.add_metric([task], number)
         restarts.add_metric(["pushes"], self._pusher.restarts)
         yield restarts
+
+
+# Metrics of Alertmanager's posts.
+
+
+class AlertmanagerMetrics(Collector):
+    """Reads the counts of AlertBlocker at each scrape."""
+
+    def __init__(self, blocks: AlertBlocker) -> None:
+        self._blocks = blocks
+
+    def collect(self) -> Iterable[Metric]:
+        alerts = CounterMetricFamily(
+            "blocklist_alertmanager_alerts", "Alerts in posts, by outcome.", labels=["outcome"]
+        )
+        for outcome in AlertOutcome:
+            alerts.add_metric([outcome.value], self._blocks.alerts[outcome])
+        yield alerts
+        yield CounterMetricFamily("blocklist_alertmanager_posts", "Processed posts.", self._blocks.posts)
+        yield CounterMetricFamily(
+            "blocklist_alertmanager_truncated", "Alerts that Alertmanager omitted from posts.", self._blocks.truncated
+        )

@@ -12,8 +12,8 @@ from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.notices.grouping import Event, NoticeKind, Subject
 from app.notices.tracked_nodes import TrackedNode, TrackedNodes
 from blocklist.model.drift import Drift, DriftReport
-from blocklist.model.node_lookup import find_blocked
 from blocklist.model.task_count import TaskCount
+from blocklist.model.tracker import find_blocked
 
 REPEAT_MS: Final = 10 * 60_000
 """Drift that ends and begins again within this time is not news (milliseconds)."""

@@ -21,8 +21,8 @@ from app.page.shared import SharedValues, in_turns
 from app.service import Service
 from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.node_lookup import claims_on, find_blocked
 from blocklist.model.task_count import TaskCount
+from blocklist.model.tracker import claims_on, find_blocked
 
 PAGE_SIZE: Final = 30
 """Groups of a page."""

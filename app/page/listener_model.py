@@ -19,8 +19,8 @@ from blocklist.model.drift import Drift
 from blocklist.model.evidence import Evidence
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.node import BlockedNode
-from blocklist.model.node_lookup import find_blocked
 from blocklist.model.task_count import TaskCount
+from blocklist.model.tracker import find_blocked
 
 # What runs on the nodes of a listener, for its page.
 

@@ -25,7 +25,7 @@ from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of
 from blocklist.model.errors import UnavailableError
 from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.node_lookup import claims_on
+from blocklist.model.tracker import claims_on
 
 # The history of a node as its page shows it: a page of changes, and the last days as a strip. Bounded.
 

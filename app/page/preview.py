@@ -14,8 +14,8 @@ from app.service import Service
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError
 from blocklist.model.node import BlockedNode
-from blocklist.model.node_lookup import claims_on
 from blocklist.model.task_count import TaskCount
+from blocklist.model.tracker import claims_on
 from blocklist.model.usable_nodes import Shortfall
 
 PreviewResult = tuple[str, dict[str, tuple[BlockedNode | None, BlockedNode | None]]]

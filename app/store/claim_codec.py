@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from blocklist.model.claims import Claim, Claims, merge_claims
+from blocklist.model.claims import Claim, Claims, Repeat, merge_claims
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.repeats import Repeat
 from blocklist.wire.json import dump_json
 
 

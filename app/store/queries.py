@@ -17,10 +17,9 @@ from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows,
 from app.store.tables import DISMISSING, blocked_nodes, changes, listeners, log_head, versions
 from blocklist.model.automatic_blocks import COUNTED_OWNERS, COUNTED_SOURCES
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
-from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.claims import MAX_COUNTED, ClaimsOrAuthor
 from blocklist.model.host_matching import usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.repeats import MAX_COUNTED
 
 MAX_FULL_NAMES: Final = 20
 """Maximum number of full names in the log that are looked up for a short one."""

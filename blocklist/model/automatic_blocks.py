@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from blocklist.model.changes import Change, ChangeType, Source
-from blocklist.model.claims import expand, owner_matches
+from blocklist.model.claims import MAX_COUNTED, Repeat, RepeatRule, expand, owner_matches
 from blocklist.model.draft import Draft
 from blocklist.model.host_matching import Aliases, NameIndex, no_aliases, normalize_name, short_name
 from blocklist.model.machine_index import MachineIndex
-from blocklist.model.node_lookup import BlocklistView
-from blocklist.model.repeats import MAX_COUNTED, Repeat, RepeatRule
+from blocklist.model.tracker import BlocklistView
 
 COUNTED_OWNERS: Final = ("alertmanager/*", "evidence", "detection")
 """Patterns of the owners whose blocks count. Not what a listener wishes: a token must not lengthen blocks by itself."""

@@ -8,9 +8,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from blocklist.model.claims import Claims, ClaimsOrAuthor, expand
+from blocklist.model.claims import Claims, ClaimsOrAuthor, Repeat, expand
 from blocklist.model.node import BlockedNode
-from blocklist.model.repeats import Repeat
 
 
 class ChangeType(StrEnum):

@@ -11,6 +11,7 @@ from blocklist.model.claims import (
     Claim,
     Claims,
     ClaimsOrAuthor,
+    Repeat,
     automatic_claims,
     check_room,
     claim_of,
@@ -25,9 +26,8 @@ from blocklist.model.claims import (
 from blocklist.model.errors import ConflictError, InvalidError, NotFoundError
 from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
 from blocklist.model.node import BlockedNode, merge
-from blocklist.model.node_lookup import BlocklistView, claims_on, find_blocked, find_one_blocked
-from blocklist.model.repeats import Repeat
 from blocklist.model.time import format_utc
+from blocklist.model.tracker import BlocklistView, claims_on, find_blocked, find_one_blocked
 
 _EXPIRY: Final = Author(source=Source.TIME)
 # By how much a change alters the number of blocked nodes. An expired node has not counted since its end.

@@ -27,7 +27,7 @@ from blocklist.model.host_matching import (
 )
 from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
-from blocklist.model.node_lookup import BlocklistView, claims_on, find_blocked
+from blocklist.model.tracker import BlocklistView, claims_on, find_blocked
 
 TTL_MS: Final = 60_000
 """Milliseconds after the last report until evidence expires, and a block that rests on it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from blocklist.model.repeats import Repeat
+from blocklist.model.claims import Repeat
 from blocklist.wire.body import Body, Doc
 from blocklist.wire.json import Json
 

@@ -14,10 +14,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 from structlog.testing import capture_logs
 
-from app.engine import background, supervision
+from app.engine import background
 from app.engine.evidence_blocks import RETRY_MS
-from app.engine.list_details import LastChanges
-from app.engine.list_view import ListView
+from app.engine.list_view import LastChanges, ListView
 from app.http.fast_table import TableRequest
 from app.listeners.push import Pusher
 from app.logs.change_log import ChangeLogWriter
@@ -256,7 +255,7 @@ class TestPushes:
     def test_a_push_task_that_fails_is_restarted_and_its_listener_is_not_the_services_health(
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, receiver: Receiver
     ) -> None:
-        monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
+        monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
         failures: list[int] = []
         failures = break_method(monkeypatch, Pusher, "_wait", when=lambda *_: len(failures) < 1)
         with serve() as client:
@@ -297,7 +296,7 @@ class TestNotices:
     def test_a_failed_loop_is_restarted_and_makes_the_service_unready(
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
     ) -> None:
-        monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
+        monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
         monkeypatch.setattr(grouping, "WINDOW_SECONDS", 0.0)
         with receiving_notices() as target, serve(notify_url=target.url) as client:
             failures: list[int] = []
@@ -397,12 +396,12 @@ def test_a_driver_whose_response_raises_does_not_delay_the_other_drivers(serve: 
 class TestReadiness:
     @pytest.fixture(autouse=True)
     def _quick_restart(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
+        monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
 
     def test_a_failed_task_makes_the_service_unready_until_it_has_run_again(
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
     ) -> None:
-        monkeypatch.setattr(supervision, "RECOVERY_SECONDS", 600.0)
+        monkeypatch.setattr(background, "RECOVERY_SECONDS", 600.0)
         failures: list[int] = []
         with serve() as client:
             assert client.get("/readyz").status_code == 200
@@ -414,7 +413,7 @@ class TestReadiness:
             assert client.get("/healthz").status_code == 200
             assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
             wait_until(lambda: restarts(client, "evidence") == 2)
-            monkeypatch.setattr(supervision, "RECOVERY_SECONDS", 0.0)
+            monkeypatch.setattr(background, "RECOVERY_SECONDS", 0.0)
             wait_until(lambda: client.get("/readyz").status_code == 200)
         assert failed_tasks(logs) == ["evidence", "evidence"]
 

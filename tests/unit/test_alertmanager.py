@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.alertmanager import Alert, AlertmanagerPost, AlertOutcome, alert_cause, decide, node_of, parse_post, read_alert
 from app.engine.evidence_blocks import on_changes
-from app.integrations.alertmanager.rules import Alert, AlertOutcome, alert_cause, decide
-from app.integrations.alertmanager.wire import AlertmanagerPost, node_of, parse_post, read_alert
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import EvidenceRule, EvidenceStore, Finding, FindingKind
 from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode
-from blocklist.model.node_lookup import claims_on
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.json import dump_json
 from tests.alertmanager.posts import alert as alert_body
 from tests.alertmanager.posts import post, real_posts, with_action

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from blocklist.model.automatic_blocks import MAX_NODES, AutomaticBlocks
 from blocklist.model.changes import Author, Change, Snapshot, Source
-from blocklist.model.claims import Claim
+from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule
 from blocklist.model.draft import Draft
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.repeats import MAX_COUNTED, Repeat, RepeatRule
 from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls
 

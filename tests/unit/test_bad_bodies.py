@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from app.alertmanager import parse_post
 from app.api.nodes import block_command, parse_nodes
 from app.api.parameters import Revision
-from app.integrations.alertmanager.wire import parse_post
 from app.requests import ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from app.settings import Settings
 from blocklist.model.errors import InvalidError

@@ -26,8 +26,7 @@ from blocklist.model.claims import (
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.model.node_lookup import claims_on
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.tracker import BlocklistTracker, claims_on
 
 MARK, EVACUATE = BlockAction
 NOW = 100

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from blocklist.model.changes import Author, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
-from blocklist.model.failure_domains import DomainLimit, parse_domain_limits
 from blocklist.model.inventory import Inventory
-from blocklist.model.limits import LimitContext, Limits, check_limits
+from blocklist.model.limits import DomainLimit, LimitContext, Limits, check_limits, parse_domain_limits
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker

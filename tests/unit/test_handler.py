@@ -11,9 +11,9 @@ from typing import Any, Self, cast
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine import handler, supervision, turns
+from app.engine import background, handler, turns
+from app.engine.background import TaskHealth
 from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
-from app.engine.supervision import TaskHealth
 from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
 from blocklist.model.changes import Author, Change, Snapshot
@@ -239,7 +239,7 @@ def test_a_command_that_fails_unexpectedly_changes_nothing_and_leaves_the_rest_o
 def test_a_commit_that_fails_unexpectedly_has_an_unknown_outcome_and_is_read_from_the_log(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(background, "RESTART_SECONDS", 0.0)
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
@@ -518,7 +518,7 @@ def test_a_replica_behind_the_compacted_log_reloads_the_list() -> None:
 
 def test_an_unexpected_error_restarts_the_handler_without_losing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler continues: later commands get an answer, and remote changes are applied."""
-    monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(background, "RESTART_SECONDS", 0.0)
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:

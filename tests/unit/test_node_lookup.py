@@ -11,8 +11,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import AmbiguousNodeError, ConflictError, InvalidError, NotFoundError
 from blocklist.model.host_matching import HostMatcher, NameIndex, same_machine, usual_spellings
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.node_lookup import MAX_MATCHES, find_blocked
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.tracker import MAX_MATCHES, BlocklistTracker, find_blocked
 
 NOW = 100
 ONE_MACHINE = [

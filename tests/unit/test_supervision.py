@@ -9,15 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.auth.authenticator import REFRESH_SECONDS
-from app.engine import supervision
-from app.engine.supervision import TaskHealth, supervise
+from app.engine import background
+from app.engine.background import TaskHealth, supervise
 from app.logs.isolation import isolated
 from blocklist.model.errors import UnavailableError
 
 
 @pytest.fixture(autouse=True)
 def _quick_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(background, "RESTART_SECONDS", 0.0)
 
 
 def failing(times: int, error: Callable[[], BaseException]) -> tuple[Callable[[], Awaitable[None]], list[int]]:
@@ -83,24 +83,24 @@ def test_a_failure_that_cannot_be_reported_does_not_end_the_task() -> None:
 
 def test_a_failed_task_is_reported_until_it_has_run_for_the_recovery_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(supervision, "RESTART_SECONDS", 1.0)
-    monkeypatch.setattr(supervision, "monotonic", lambda: now)
+    monkeypatch.setattr(background, "RESTART_SECONDS", 1.0)
+    monkeypatch.setattr(background, "monotonic", lambda: now)
     health = TaskHealth()
     health.check()
     health.record_failure("expiry")
-    now += supervision.RESTART_SECONDS + supervision.RECOVERY_SECONDS - 0.1
+    now += background.RESTART_SECONDS + background.RECOVERY_SECONDS - 0.1
     health.record_failure("evidence")
     with pytest.raises(UnavailableError, match=r"failed: evidence, expiry\. .*log has the error\. Restart the service"):
         health.check()
     now += 0.2
     assert health.failed() == ["evidence"]
-    now += supervision.RESTART_SECONDS + supervision.RECOVERY_SECONDS
+    now += background.RESTART_SECONDS + background.RECOVERY_SECONDS
     health.check()
 
 
 def test_a_task_that_fails_each_time_it_works_is_reported_without_a_break() -> None:
     """The tokens have the longest interval."""
-    assert supervision.RECOVERY_SECONDS > REFRESH_SECONDS
+    assert background.RECOVERY_SECONDS > REFRESH_SECONDS
 
 
 def test_only_exceptions_are_isolated_not_the_end_of_a_task_or_process() -> None:

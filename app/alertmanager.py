@@ -1,0 +1,499 @@
+"""Applies posts of Alertmanager to the list: all alerts of a post in one transaction, unless they are many."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Any, Final, Literal
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.engine.dismissals import Dismissals
+from app.engine.handler import BlocklistHandler, Command
+from app.engine.limits import LimitGuard
+from blocklist.model.automatic_blocks import AutomaticBlocks
+from blocklist.model.changes import Author
+from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, claim_of
+from blocklist.model.draft import Draft
+from blocklist.model.errors import InvalidError, LimitError
+from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, BlockAction, BlockedNode, is_node_id
+from blocklist.model.roles import Role
+from blocklist.model.tracker import nodes_claimed_by
+from blocklist.wire.json import parse_json
+
+log = structlog.get_logger(__name__)
+
+# The bodies of Alertmanager's webhook, parsed leniently: versions differ, and other programs send it too.
+
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+ALERTS_PER_TURN: Final = 2_000
+"""Number of alerts that are read in one turn of the event loop: some ten milliseconds."""
+_MAX_COUNT: Final = 2**53
+"""A metric is a float: it has all integers up to this one, and none as large as JSON allows."""
+_HOST_PORT: Final = re.compile(r"(?:\[(?P<inner>[^\]]*)\]|(?P<host>[^:]*))(?::[0-9]*)?")
+
+
+class AlertBody(BaseModel):
+    """One alert; unknown fields are ignored."""
+
+    status: Literal["firing", "resolved"]
+    labels: dict[str, str]
+    annotations: dict[str, str] = {}
+    fingerprint: str = ""
+    startsAt: Any = None  # noqa: N815
+
+
+class AlertmanagerPost(BaseModel):
+    """A post of Alertmanager's webhook: a group of alerts. All other fields are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "version": "4",
+                    "receiver": "blocklist",
+                    "status": "firing",
+                    "truncatedAlerts": 0,
+                    "alerts": [
+                        {
+                            "status": "firing",
+                            "labels": {
+                                "alertname": "DiskReadOnly",
+                                "instance": "worker-17:9100",
+                                "blocklist": "evacuate",
+                            },
+                            "annotations": {"summary": "/data1 is read-only"},
+                            "startsAt": "2026-11-21T07:55:04.371Z",
+                            "endsAt": "0001-01-01T00:00:00Z",
+                            "fingerprint": "809c736d29768b8c",
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    alerts: Annotated[list[Any], Field(description="Alerts without the label `blocklist` are counted and ignored.")]
+    truncatedAlerts: Annotated[Any, Field(description="Number of alerts that Alertmanager omitted.")] = 0  # noqa: N815
+
+    @property
+    def truncated(self) -> int:
+        """The number of omitted alerts; 0 if the field is not a positive integer of at most 2^53."""
+        count = self.truncatedAlerts
+        return count if type(count) is int and 0 < count <= _MAX_COUNT else 0
+
+
+class AlertsBody(BaseModel):
+    """The outcomes of the alerts of a post."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"alerts": {"blocked": 1, "unlabelled": 2}, "truncatedAlerts": 0}]}
+    )
+
+    alerts: Annotated[dict[AlertOutcome, int], Field(description="Number of alerts by outcome.")]
+    truncatedAlerts: int  # noqa: N815
+
+
+def parse_post(body: bytes) -> AlertmanagerPost:
+    """Parse a post. Raises InvalidError."""
+    try:
+        return AlertmanagerPost.model_validate(parse_json(body))
+    except ValidationError:
+        raise InvalidError("The body is not a post of Alertmanager: send an object with a list `alerts`.") from None
+
+
+async def read_alerts(values: Sequence[object], node_label: str) -> list[Alert | AlertOutcome]:
+    """What `read_alert` returns for each, read in several turns of the event loop."""
+    read: list[Alert | AlertOutcome] = []
+    for start in range(0, len(values), ALERTS_PER_TURN):
+        read += [read_alert(value, node_label) for value in values[start : start + ALERTS_PER_TURN]]
+        await asyncio.sleep(0)
+    return read
+
+
+def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
+    """The alert, or the outcome that says why it is ignored."""
+    try:
+        alert = AlertBody.model_validate(value)
+    except ValidationError:
+        return AlertOutcome.UNREADABLE
+    action = ACTION_BY_NAME.get(label := alert.labels.get("blocklist", ""))
+    if action is None:
+        return AlertOutcome.UNKNOWN_ACTION if label else AlertOutcome.UNLABELLED
+    node = node_of(alert.labels, node_label)
+    if node is None:
+        return AlertOutcome.NO_NODE
+    if not is_node_id(node):
+        return AlertOutcome.BAD_NODE
+    return Alert(
+        node=node,
+        action=action,
+        firing=alert.status == "firing",
+        fingerprint=_fingerprint(alert),
+        name=alert.labels.get("alertname", ""),
+        summary=alert.annotations.get("summary", ""),
+        started_at=_unix_millis(alert.startsAt),
+    )
+
+
+def _unix_millis(time: object) -> int | None:
+    """A time as RFC 3339 writes it; None for anything else."""
+    try:
+        moment = datetime.fromisoformat(time) if isinstance(time, str) else None
+        return None if moment is None or moment.tzinfo is None else int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def node_of(labels: Mapping[str, str], node_label: str) -> str | None:
+    """The node of an alert: from its label, otherwise from `instance`; None if it has neither."""
+    if node := labels.get(node_label):
+        return node[1:-1] if node[0] == "[" and node[-1] == "]" else node
+    instance = labels.get("instance", "")
+    match = _HOST_PORT.fullmatch(instance)
+    # More than one colon and no brackets: an IPv6 address without a port.
+    return ((match["inner"] or match["host"]) if match else instance) or None
+
+
+def _fingerprint(alert: AlertBody) -> str:
+    """The first half of the fingerprint, which is constant while the alert fires; otherwise a hash of the labels."""
+    if _FINGERPRINT.fullmatch(alert.fingerprint):
+        return alert.fingerprint[:8]
+    labels = "\0".join(f"{name}\0{value}" for name, value in sorted(alert.labels.items()))
+    return sha256(labels.encode(errors="surrogatepass")).hexdigest()[:8]
+
+
+# Decides what alerts claim of a node, one claim for each. Pure; times are Unix milliseconds.
+
+
+class AlertOutcome(StrEnum):
+    """The outcome of an alert in a post."""
+
+    BLOCKED = "blocked"
+    MERGED = "merged"
+    RENEWED = "renewed"
+    UNCHANGED = "unchanged"
+    DISMISSED = "dismissed"
+    FREED = "freed"
+    KEPT = "kept"
+    CROWDED = "crowded"
+    LIMITED = "limited"
+    UNLABELLED = "unlabelled"
+    UNKNOWN_ACTION = "unknown_action"
+    NO_NODE = "no_node"
+    BAD_NODE = "bad_node"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """An alert about a node. `fingerprint` identifies it in all posts: eight hex digits.
+
+    `started_at` is since when it fires (Unix ms), None if that is unknown.
+    """
+
+    node: str
+    action: BlockAction
+    firing: bool
+    fingerprint: str
+    name: str
+    summary: str
+    started_at: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The claims to put on one node, the owners whose claims to remove, and the outcome of each alert."""
+
+    put: tuple[Claim, ...] = ()
+    remove: tuple[str, ...] = ()
+    outcomes: tuple[AlertOutcome, ...] = ()
+
+
+def owner_of(fingerprint: str) -> str:
+    """The owner of an alert's claim."""
+    return f"alertmanager/{fingerprint}"
+
+
+def decide(
+    claims: Claims,
+    alerts: Sequence[Alert],
+    now: int,
+    duration: int,
+    author: str | None,
+    repeat: Repeat | None = None,
+) -> Decision:
+    """Decide about one node from its alerts, each given at most once. `claims` are those on it at `now`.
+
+    Each firing alert claims the node until now + `duration`, or that of `repeat` if the node was blocked before. It is
+    renewed when less than half of `duration` is left,
+    or if its action has changed. The claim of an alert that has resolved is removed. A node has at most MAX_CLAIMS
+    claims: further alerts wait until there is room.
+    """
+    node = _Node(claims, now, duration if repeat is None else repeat.duration, author, repeat)
+    # Resolved alerts first: they make room.
+    outcomes = {alert.fingerprint: node.resolve(alert) for alert in alerts if not alert.firing}
+    outcomes |= {alert.fingerprint: node.fire(alert) for alert in alerts if alert.firing}
+    ordered_outcomes = (outcomes[alert.fingerprint] for alert in alerts)
+    freed = not node.remaining
+    return Decision(
+        put=tuple(node.put),
+        remove=tuple(claim.owner for claim in claims if claim.owner not in node.remaining),
+        outcomes=tuple(
+            AlertOutcome.FREED if freed and outcome is AlertOutcome.KEPT else outcome for outcome in ordered_outcomes
+        ),
+    )
+
+
+class _Node:
+    """The claims on a node while its alerts are applied: `remaining` by owner, of which `put` are new or changed."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        now: int,
+        duration: int,
+        author: str | None,
+        repeat: Repeat | None,
+    ) -> None:
+        self.remaining = {claim.owner: claim for claim in claims}
+        self._was_free = not claims
+        self._now = now
+        self._end = now + duration
+        self._duration = duration
+        self._author = author
+        self._repeat = repeat
+        self._changed: set[str] = set()
+
+    @property
+    def put(self) -> list[Claim]:
+        return [claim for owner, claim in self.remaining.items() if owner in self._changed]
+
+    def resolve(self, alert: Alert) -> AlertOutcome:
+        """Remove the alert's claim. Whether that frees the node is known after all alerts."""
+        claim = self.remaining.pop(owner_of(alert.fingerprint), None)
+        return AlertOutcome.UNCHANGED if claim is None else AlertOutcome.KEPT
+
+    def fire(self, alert: Alert) -> AlertOutcome:
+        """Make or renew the alert's claim."""
+        current = self.remaining.get(owner_of(alert.fingerprint))
+        if current is not None:
+            return self._renew(alert, current) if self._needs_renewal(alert, current) else AlertOutcome.UNCHANGED
+        if len(self.remaining) >= MAX_CLAIMS:
+            return AlertOutcome.CROWDED
+        self._put(alert, self._now, alert_cause(alert.name, alert.summary))
+        return AlertOutcome.BLOCKED if self._was_free else AlertOutcome.MERGED
+
+    def _needs_renewal(self, alert: Alert, current: Claim) -> bool:
+        block = current.block
+        return 2 * (block.end - self._now) < self._duration or alert.action is not block.action or block.canary
+
+    def _renew(self, alert: Alert, current: Claim) -> AlertOutcome:
+        """The cause stays: a summary with a measured value would change it each time."""
+        self._put(alert, current.block.start, current.block.cause)
+        return AlertOutcome.RENEWED
+
+    def _put(self, alert: Alert, start: int, cause: str) -> None:
+        block = BlockedNode(id=alert.node, action=alert.action, start=start, end=self._end, cause=cause)
+        claim = Claim(owner=owner_of(alert.fingerprint), author=self._author, block=block, repeat=self._repeat)
+        self.remaining[claim.owner] = claim
+        self._changed.add(claim.owner)
+
+
+# The causes of alerts. Pure.
+
+MAX_NAME: Final = 200
+# Characters that a cause must not contain, and runs of white space.
+_FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\\s]+")
+
+
+def alert_cause(name: str, summary: str) -> str:
+    """The cause of an alert's claim: one part, at most MAX_CAUSE_LENGTH characters."""
+    text = f"alert {_truncate(_sanitize(name), MAX_NAME)}: {_sanitize(summary)}".removesuffix(": ").rstrip()
+    return _truncate(text, MAX_CAUSE_LENGTH)
+
+
+def _sanitize(text: str) -> str:
+    """The text without commas and control characters, which a part of a cause must not contain."""
+    return _FORBIDDEN.sub(" ", text.replace(",", ";")).strip()
+
+
+def _truncate(text: str, limit: int) -> str:
+    """The text, cut to `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
+
+
+ALERTS_PER_TRANSACTION: Final = 500
+"""Number of alerts that are applied in one transaction, which takes some 100 ms. All alerts about a node are applied
+together."""
+ALERTS_CHECKED_ALONE: Final = 10
+"""Number of alerts that are applied in one transaction if a limit rejects some: then each node is checked alone, and
+each check may scan the whole list, which takes milliseconds."""
+_Claimed = Mapping[str, Sequence[str]]
+"""Where the owners of resolved alerts have claims before the post."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertResults:
+    """The outcomes of the alerts of a post, and the nodes rejected by a limit: messages by node id."""
+
+    outcomes: Tally[AlertOutcome] = field(default_factory=Tally)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: AlertResults) -> None:
+        self.outcomes.update(other.outcomes)
+        self.refused.update(other.refused)
+
+
+class AlertBlocker:
+    """Processes posts, and counts them once their changes are stored. Not thread-safe: for the event loop.
+
+    `node_label` is the label that names the node, `duration` the length of a block (milliseconds).
+    """
+
+    def __init__(
+        self,
+        handler: BlocklistHandler,
+        guard: LimitGuard,
+        dismissals: Dismissals,
+        automatic_blocks: AutomaticBlocks,
+        *,
+        node_label: str,
+        duration: int,
+    ) -> None:
+        self.posts = 0
+        self.truncated = 0
+        self.alerts: Tally[AlertOutcome] = Tally()
+        self._handler = handler
+        self._guard = guard
+        self._dismissals = dismissals
+        self._automatic_blocks = automatic_blocks
+        self._node_label = node_label
+        self._duration = duration
+
+    async def process(
+        self, post: AlertmanagerPost, author: Author, role: Role, check_owner: Callable[[str], None]
+    ) -> tuple[AlertResults, int]:
+        """Apply the alerts of a post; what became of them, and the revision after that.
+
+        `check_owner` raises ForbiddenError for an owner for whom it may not make claims. Raises UnavailableError; then
+        the changes, or some of them, may or may not be stored.
+        """
+        parsed = await read_alerts(post.alerts, self._node_label)
+        alerts = [alert for alert in parsed if isinstance(alert, Alert)]
+        for alert in alerts:
+            check_owner(owner_of(alert.fingerprint))
+        results, revision = AlertResults(), 0
+        parts = deque(_parts(_by_node(alerts), ALERTS_PER_TRANSACTION))
+        while parts:
+            part = parts.popleft()
+            command = partial(self._apply, alerts_by_node=part, role=role)
+            applied = await self._handler.submit(command, author)
+            revision = applied.revision
+            if applied.value is None:
+                parts.extendleft(reversed([*_parts(part, ALERTS_CHECKED_ALONE)]))
+            else:
+                results.add(applied.value)
+        results.outcomes.update(outcome for outcome in parsed if isinstance(outcome, AlertOutcome))
+        for node, message in results.refused.items():
+            log.warning("limit rejected the block of an alert", node=node, limit=message)
+        self.posts += 1
+        self.truncated += post.truncated
+        self.alerts.update(results.outcomes)
+        return results, revision
+
+    def _apply(
+        self,
+        draft: Draft,
+        alerts_by_node: Mapping[str, Sequence[Alert]],
+        role: Role,
+    ) -> AlertResults | None:
+        """Apply all alerts, but those that a limit rejects; None, and nothing is applied, if they are too many then."""
+        resolved = {owner_of(it.fingerprint) for alerts in alerts_by_node.values() for it in alerts if not it.firing}
+        claimed = nodes_claimed_by(draft, resolved, draft.now)
+
+        def everything(draft: Draft) -> AlertResults:
+            commands = (self._command(node, alerts, claimed) for node, alerts in alerts_by_node.items())
+            return AlertResults(Tally(outcome for command in commands for outcome in command(draft)))
+
+        # Checking limits may scan the whole list. Usually none is reached, so check all nodes at once first.
+        if len(alerts_by_node) > 1 and self._guard.dry_run(everything, role)(draft).refusal is None:
+            return everything(draft)
+        if len(alerts_by_node) > ALERTS_CHECKED_ALONE:
+            return None
+        results = AlertResults()
+        for node, alerts in alerts_by_node.items():
+            try:
+                outcomes = self._guard.enforce(self._command(node, alerts, claimed), role)(draft)
+            except LimitError as error:
+                results.refused[node] = error.detail
+                results.outcomes[AlertOutcome.LIMITED] += sum(alert.firing for alert in alerts)
+                outcomes = self._command(node, [alert for alert in alerts if not alert.firing], claimed)(draft)
+            results.outcomes.update(outcomes)
+        return results
+
+    def _command(self, node: str, alerts: Sequence[Alert], claimed: _Claimed) -> Command[Sequence[AlertOutcome]]:
+        def run(draft: Draft) -> Sequence[AlertOutcome]:
+            current = draft.get_blocked(node)
+            claims = () if current is None else draft.claims(current)
+            dismissed = {it.fingerprint for it in alerts if it.firing and self._is_dismissed(draft, it)}
+            counted = [alert for alert in alerts if alert.fingerprint not in dismissed]
+            repeat = self._automatic_blocks.repeat(draft, node, self._duration, draft.now)
+            decision = decide(claims, counted, draft.now, self._duration, draft.author.name, repeat)
+            if decision.put or decision.remove:
+                draft.change_claims(node, decision.put, decision.remove)
+            outcomes = map(partial(_resolve_elsewhere, draft, claimed), counted, decision.outcomes)
+            return [*outcomes, *([AlertOutcome.DISMISSED] * len(dismissed))]
+
+        return run
+
+    def _is_dismissed(self, draft: Draft, alert: Alert) -> bool:
+        """Whether the node was unblocked while the alert was firing already."""
+        dismissal = self._dismissals.find(draft, alert.node, owner_of(alert.fingerprint))
+        return dismissal is not None and alert.started_at is not None and alert.started_at <= dismissal.at
+
+
+def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: AlertOutcome) -> AlertOutcome:
+    """Remove the claims that a resolved alert has under other names; the outcome after that.
+
+    What the name of its node means may be another node than when it fired, or none, as labels, blocks and what is known
+    about machines change. Nobody else would remove them before their end.
+    """
+    owner = owner_of(alert.fingerprint)
+    for node_id in () if alert.firing else claimed.get(owner, ()):
+        node = draft.get(node_id)
+        if node is not None and claim_of(draft.claims(node), owner) is not None:
+            draft.remove_claim(node_id, owner)
+            outcome = AlertOutcome.FREED if draft.get(node_id) is None else AlertOutcome.KEPT
+    return outcome
+
+
+def _by_node(alerts: Iterable[Alert]) -> dict[str, list[Alert]]:
+    """Alerts by node; the last one if repeated. Nodes with only resolved alerts come first: they make room."""
+    by_node: dict[str, dict[str, Alert]] = {}
+    for alert in alerts:
+        by_node.setdefault(alert.node, {})[alert.fingerprint] = alert
+    ordered = sorted(by_node.items(), key=lambda item: any(alert.firing for alert in item[1].values()))
+    return {node: list(by_fingerprint.values()) for node, by_fingerprint in ordered}
+
+
+def _parts(alerts_by_node: Mapping[str, Sequence[Alert]], size: int) -> Iterator[Mapping[str, Sequence[Alert]]]:
+    """The same in their order, in parts of `size` alerts or of one node; at least one part."""
+    part: dict[str, Sequence[Alert]] = {}
+    room = size
+    for node, alerts in alerts_by_node.items():
+        if part and len(alerts) > room:
+            yield part
+            part, room = {}, size
+        part[node] = alerts
+        room -= len(alerts)
+    yield part

@@ -1,1 +1,0 @@
-"""Endpoints for other systems that post in their own format."""

@@ -1,1 +1,0 @@
-"""Alertmanager's webhook: firing alerts block nodes, resolved alerts free them."""
