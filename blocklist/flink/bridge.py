@@ -12,30 +12,29 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from blocklist.client.watch_thread import WatchThread
-from blocklist.flink.acknowledgement import Effect, EffectState, refused
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.effects import (
+    Effect,
+    EffectState,
     Observation,
     job_master_effects,
     open_task_managers,
+    refused,
     resource_manager_effects,
     with_unknown_jobs,
 )
 from blocklist.flink.evacuator import EvacuationNode, EvacuationRequest, EvacuationTarget, Evacuator
-from blocklist.flink.evidence import job_evidence
-from blocklist.flink.guards import GuardContext
-from blocklist.flink.inventory_names import NoAliases, NodeAliases
-from blocklist.flink.leader_clock import MIN_AHEAD
-from blocklist.flink.leader_configuration import LeaderConfiguration
-from blocklist.flink.listeners import FlinkListener, OpenSession, job_listener_id, job_report
-from blocklist.flink.marking import Clocks, NodeLease, node_leases, report_validity
-from blocklist.flink.node_names import FlinkNodeIds
-from blocklist.flink.regions import kept_slots
-from blocklist.flink.rpc import LEADER_INTERVAL
+from blocklist.flink.guards import GuardContext, job_evidence, kept_slots
+from blocklist.flink.listeners import FlinkListener, JobListeners, OpenSession, close_aside, job_report
+from blocklist.flink.marking import MIN_AHEAD, Clocks, NodeLease, node_leases, report_validity
+from blocklist.flink.node_names import FlinkNodeIds, NoAliases, NodeAliases
+from blocklist.flink.rpc import LEADER_INTERVAL, TIMEOUT, RestRequest
+from blocklist.flink.start_checks import ConfigurationCheck, advice, check_configuration
 from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import ListenerRole
@@ -405,59 +404,74 @@ class Bridge:
                     )
 
 
-# The listeners of the running jobs.
+# The configuration of the running JobManager, as far as it is known.
 
-JOB_GRACE: Final = 60.0
-"""Seconds for which a job stays a listener that a new leader does not know yet."""
-UNKNOWN_GRACE: Final = 10.0
-"""Seconds that a job may take to start: until then it has no tasks that are not known."""
+_RETRY: Final = 5.0
+"""Seconds between two attempts to read it."""
 
 
-class JobListeners:
-    """A listener for each job whose JobMaster has answered, until the job ends. THREADING: use it from one thread.
+class LeaderConfiguration:
+    """Read again from each leader: what a former leader ran with says nothing about the present one.
 
-    If another process takes over one of them, it stays here as `fenced`: to take it over again would go on for ever.
+    `values` and `check` are None until the present leader's configuration has been read. THREADING: use it from one
+    thread.
     """
 
-    def __init__(self, manager_id: str, open_session: OpenSession, lease: int) -> None:
-        """`manager_id` is the ResourceManager's listener; `lease` is that of the nodes in Flink, in milliseconds."""
-        self._manager_id = manager_id
-        self._open_session = open_session
-        self._lease = lease
-        self._listeners: dict[str, FlinkListener] = {}
-        self._seen: dict[str, float] = {}
-        self._unknown: dict[str, float] = {}
+    def __init__(self, connection: FlinkConnection) -> None:
+        self._connection = connection
+        self._generation = -1
+        self._next_at = 0.0
+        self._request: tuple[RestRequest, float] | None = None
+        self.values: Mapping[str, str] | None = None
+        self.check: ConfigurationCheck | None = None
 
-    def items(self) -> Mapping[str, FlinkListener]:
-        """Job id to listener."""
-        return dict(self._listeners)
+    def update(self) -> None:
+        """Read it if it is not known. This waits for nothing, as leases must be renewed: see it in a later call."""
+        now, generation = time.monotonic(), self._connection.generation
+        if generation != self._generation:
+            self._generation, self._next_at = generation, 0.0
+            self._drop_request()
+            self.values = self.check = None
+        if self.values is not None or (self._request is None and now < self._next_at):
+            return
+        try:
+            self.values = self._read(now)
+        except FlinkError as error:
+            log.warning("%s. Until then only blocks that Flink reports itself are acknowledged.", error)
+            return
+        except Exception:
+            log.exception("The cluster's configuration cannot be read; retrying.")
+            return
+        if self.values is not None:
+            self._check(self.values)
 
-    def update(self, state: ClusterState) -> None:
-        """Open those of new jobs; close those of jobs that have ended, or are not reported any more."""
-        now = time.monotonic()
-        for job_id, job in state.jobs.items():
-            if job_id not in self._listeners:
-                name = job_listener_id(job.name, job_id, self._manager_id)
-                self._listeners[job_id] = FlinkListener(name, ListenerRole.JOB_MASTER, self._open_session, self._lease)
-        for job_id in state.jobs.keys() | state.unreachable.keys():
-            self._seen[job_id] = now
-        for job_id, listener in self.items().items():
-            missing = now - self._seen.get(job_id, now) > JOB_GRACE
-            if job_id in state.ended or missing:
-                del self._listeners[job_id]
-                close_aside(listener)
-        self._seen = {job_id: at for job_id, at in self._seen.items() if now - at <= JOB_GRACE}
-        unknown = state.unreachable.keys() - self._listeners.keys()
-        self._unknown = {job_id: self._unknown.get(job_id, now) for job_id in unknown}
+    def _read(self, now: float) -> Mapping[str, str] | None:
+        asked, self._request = self._request, None
+        if asked is None:
+            self._next_at = now + _RETRY
+            request = self._connection.request_configuration()
+            if request is None:
+                return None
+            asked = request, now + TIMEOUT
+        values = self._connection.read_configuration(asked[0], wait=now < asked[1])
+        if values is None:
+            self._request = asked
+        return values
 
-    def unknown_jobs(self) -> list[str]:
-        """Jobs without a listener whose JobMasters have not answered for UNKNOWN_GRACE: nothing reports their tasks."""
-        now = time.monotonic()
-        return sorted(job_id for job_id, since in self._unknown.items() if now - since > UNKNOWN_GRACE)
+    def _drop_request(self) -> None:
+        """Reading it ends it; the answer of a former leader says nothing."""
+        if self._request is not None:
+            (request, _), self._request = self._request, None
+            with suppress(FlinkError):
+                self._connection.read_configuration(request, wait=False)
 
-
-def close_aside(listener: FlinkListener) -> threading.Thread:
-    """Close it in a thread of its own: a service that does not answer must not hold back the rounds."""
-    thread = threading.Thread(target=listener.close, name=f"blocklist-close-{listener.id}", daemon=True)
-    thread.start()
-    return thread
+    def _check(self, values: Mapping[str, str]) -> None:
+        self.check = check_configuration(values)
+        if self.check.error is not None:
+            log.error(
+                "Flink ignores blocked nodes. Add these lines to the JobManager's configuration, and restart the"
+                " JobManager:\n%s",
+                advice(),
+            )
+        for warning in self.check.warnings:
+            log.warning("%s", warning)

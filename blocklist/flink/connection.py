@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from blocklist.flink.leader_clock import WARN_AHEAD, LeaderClock
-from blocklist.flink.marking import MAX_LEASE, NodeLease, is_due
+from blocklist.flink.marking import MAX_LEASE, WARN_AHEAD, LeaderClock, NodeLease, is_due
 from blocklist.flink.rpc import TIMEOUT, FlinkRpc, Leader, RestRequest, no_check
 from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, FlinkTaskManager, LeaderChangedError
 
@@ -151,7 +150,7 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _WantedBlocks:
+class _LeasesToSend:
     """The leases that Flink is to have now. They are made into Flink's objects once, and only if they are sent."""
 
     def __init__(self, rpc: FlinkRpc, blocks: Sequence[NodeLease], now: int) -> None:
@@ -273,7 +272,7 @@ class FlinkConnection:
         rpc.release_objects()
         leader = self._follow_resource_manager(rpc)
         rpc.check_leader = self._check_leader
-        wanted = _WantedBlocks(rpc, blocks(), _now() + self.clock_ahead)
+        wanted = _LeasesToSend(rpc, blocks(), _now() + self.clock_ahead)
         if is_due(wanted.blocks, self._notified, wanted.now, self.lease):
             rpc.get("The ResourceManager does not answer", rpc.notify(self._resource_manager, wanted.nodes()))
             self._notified = wanted.ends
@@ -297,7 +296,7 @@ class FlinkConnection:
             raise LeaderChangedError
 
     def _exchange_with_jobs(
-        self, rpc: FlinkRpc, leader: Leader, task_managers: Mapping[str, FlinkTaskManager], wanted: _WantedBlocks
+        self, rpc: FlinkRpc, leader: Leader, task_managers: Mapping[str, FlinkTaskManager], wanted: _LeasesToSend
     ) -> ClusterState:
         found = rpc.jobs(self._dispatcher_gateway(rpc))
         masters = self._open_masters(rpc)
@@ -316,7 +315,7 @@ class FlinkConnection:
             notified=frozenset(job_id for job_id in jobs if wanted.ends.keys() <= known[job_id].notified.keys()),
         )
 
-    def _notify_jobs(self, rpc: FlinkRpc, masters: Mapping[str, JobMaster], wanted: _WantedBlocks) -> dict[str, str]:
+    def _notify_jobs(self, rpc: FlinkRpc, masters: Mapping[str, JobMaster], wanted: _LeasesToSend) -> dict[str, str]:
         """Tell all JobMasters at once; those that do not answer within the timeout, with the reason."""
         deadline, failed, answers = time.monotonic() + TIMEOUT, {}, {}
         for job_id, master in masters.items():

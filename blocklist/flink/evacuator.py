@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from blocklist.flink.acknowledgement import Effect, refused, slow
 from blocklist.flink.connection import FlinkConnection
+from blocklist.flink.effects import Effect, refused, slow
 from blocklist.flink.guards import GuardContext, hindrance
 from blocklist.flink.state import OWN_REASON, WAITING_STATES, FlinkError, FlinkJob, FlinkTask
 from blocklist.model.listener import MAX_REASON_LENGTH

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
-from blocklist.flink.acknowledgement import Effect, refused, slow
-from blocklist.flink.durations import duration_seconds
-from blocklist.flink.state import MAX_FAILURES, ClusterState, FlinkJob
+from blocklist.flink.effects import Effect, refused, slow
+from blocklist.flink.start_checks import duration_seconds
+from blocklist.flink.state import MAX_FAILURES, OWN_REASON, ClusterState, FlinkEdge, FlinkJob, FlinkTask
+from blocklist.model.evidence import Finding, FindingKind
+from blocklist.model.node import is_node_id
 
 # How often a job may still restart, from the description of its restart strategy and its history. Pure.
 #
@@ -188,3 +191,100 @@ def _no_slots(slots: int, context: GuardContext) -> str | None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# Slots on a blocked node in which Flink may start tasks nevertheless. Pure.
+#
+# Flink restarts the tasks that exchange records, a region, together. A slot may hold tasks of several regions. If one
+# of these fails, its tasks start again in that slot, blocked or not, as the tasks of the other regions keep it.
+
+_Subtask = tuple[str, int]
+_SCHEDULER: Final = "jobmanager.scheduler"
+_MODE: Final = "scheduler-mode"
+_STRATEGY: Final = "jobmanager.execution.failover-strategy"
+
+
+def kept_slots(job: FlinkJob, task_managers: Collection[str], configuration: Mapping[str, str] | None) -> int:
+    """The number of slots there in which tasks may start again, while others keep them."""
+    tasks = job.on(task_managers)
+    if not tasks or job.is_batch or job.edges is None or _restarts_as_a_whole(configuration or {}):
+        return 0
+    regions = _Regions(job.tasks, job.edges)
+    by_slot: dict[str | None, set[_Subtask]] = {}
+    for task in tasks:
+        by_slot.setdefault(task.allocation, set()).add(regions.of(task))
+    return sum(len(found) > 1 for found in by_slot.values())
+
+
+def _restarts_as_a_whole(configuration: Mapping[str, str]) -> bool:
+    """Whether a failure restarts all tasks of a job: then no slot is kept."""
+    wanted = {(_SCHEDULER, "adaptive"), (_MODE, "reactive"), (_STRATEGY, "full")}
+    return any(configuration.get(name, "").strip().lower() == value for name, value in wanted)
+
+
+class _Regions:
+    """The regions of a job, each by one of its tasks.
+
+    Of edges that connect only some tasks of two vertices with different parallelism it is not known which: these tasks
+    count as regions of their own.
+    """
+
+    def __init__(self, tasks: Iterable[FlinkTask], edges: Iterable[FlinkEdge]) -> None:
+        self._parents: dict[_Subtask, _Subtask] = {}
+        parallelism: dict[str, int] = {}
+        for task in tasks:
+            parallelism[task.vertex] = max(parallelism.get(task.vertex, 0), task.subtask + 1)
+        for edge in edges:
+            sources = [(edge.source, it) for it in range(parallelism.get(edge.source, 0))]
+            targets = [(edge.target, it) for it in range(parallelism.get(edge.target, 0))]
+            if not edge.pointwise:
+                for one, other in pairwise(sources + targets):
+                    self._join(one, other)
+            elif len(sources) == len(targets):
+                for source, target in zip(sources, targets, strict=True):
+                    self._join(source, target)
+
+    def of(self, task: FlinkTask) -> _Subtask:
+        return self._root((task.vertex, task.subtask))
+
+    def _join(self, one: _Subtask, other: _Subtask) -> None:
+        self._parents[self._root(one)] = self._root(other)
+
+    def _root(self, it: _Subtask) -> _Subtask:
+        while (parent := self._parents.get(it, it)) != it:
+            # Shorten the way for the next question.
+            self._parents[it] = self._parents.get(parent, parent)
+            it = parent
+        return it
+
+
+# Evidence against nodes from what Flink itself notices. Pure.
+#
+# Two things count: Flink's speculative execution blocked the node as slow, or tasks of the job failed there again and
+# again. What this bridge causes, blocks and evacuations, is not evidence.
+
+FAILURE_WINDOW: Final = 600_000
+"""Milliseconds for which a failure counts."""
+MIN_FAILURES: Final = 3
+"""Number of failures within the window that are evidence."""
+
+
+def job_evidence(
+    job: FlinkJob, slow_nodes: Collection[str], node_of: Callable[[str], str], now: int
+) -> dict[str, Finding]:
+    """Node id to finding. `slow_nodes` are those that Flink blocked by itself; `now` is in Unix milliseconds."""
+    used = {node_of(task_manager) for task_manager in job.running()}
+    found = {
+        node: Finding(kind=FindingKind.SLOW, reason="Flink's speculative execution blocked the node as slow.")
+        for node in used & set(slow_nodes)
+    }
+    counts: dict[str, int] = {}
+    for failure in job.failures:
+        if failure.task_manager is not None and now - failure.at < FAILURE_WINDOW and OWN_REASON not in failure.text:
+            node = node_of(failure.task_manager)
+            counts[node] = counts.get(node, 0) + 1
+    for node, failures in counts.items():
+        if failures >= MIN_FAILURES:
+            reason = f"Tasks of the job failed {failures} times on the node within 10 minutes."
+            found[node] = Finding(kind=FindingKind.EXCLUDED, reason=reason)
+    return {node: finding for node, finding in found.items() if is_node_id(node)}

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from blocklist.flink.jvm import ChildJvm, call
-from blocklist.flink.marking import NodeLease
-from blocklist.flink.serialized_nodes import serialize_nodes
+from blocklist.flink.marking import NodeLease, serialize_nodes
 from blocklist.flink.state import (
     MAX_FAILURES,
     FlinkEdge,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import shlex
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blocklist.client import DEFAULT_URL
-from blocklist.managers.arguments import count, positive_seconds, require_command, require_folder
 from blocklist.managers.exec import ExecManager
-from blocklist.managers.kubernetes.options import add_kubernetes
+from blocklist.managers.kubernetes.running import add_kubernetes
 from blocklist.managers.plan import Manager
 from blocklist.managers.reconcile import DEFAULT_INTERVAL
 from blocklist.managers.slurm import SlurmManager
-from blocklist.managers.yarn.options import YARN_INTERVAL, add_yarn_options
+from blocklist.managers.yarn.manager import YARN_INTERVAL, add_yarn_options
+from blocklist.model.errors import InvalidError
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
@@ -28,7 +32,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     kinds = parser.add_subparsers(dest="manager", required=True, metavar="yarn|slurm|kubernetes|exec")
     about = "YARN: node labels and resources by its REST API."
-    add_yarn_options(_add_subparser(kinds, "yarn", about, every=YARN_INTERVAL))
+    yarn = _add_subparser(kinds, "yarn", about, every=YARN_INTERVAL)
+    _add_min_nodes(yarn, "minimum number of nodes in service: neither the service nor the manager goes below it")
+    add_yarn_options(yarn)
     _add_slurm(_add_subparser(kinds, "slurm", "Slurm: drains and resumes nodes with scontrol."))
     kubernetes = _add_subparser(kinds, "kubernetes", "Kubernetes: taints nodes, and may evict pods.", "kubernetes")
     _add_min_nodes(kubernetes)
@@ -74,13 +80,16 @@ def _add_slurm(subparser: argparse.ArgumentParser) -> None:
     subparser.set_defaults(make=lambda args: SlurmManager(require_command(shlex.split(args.command)), args.timeout))
 
 
-def _add_min_nodes(subparser: argparse.ArgumentParser) -> None:
+def _add_min_nodes(
+    subparser: argparse.ArgumentParser,
+    about: str = "minimum number of usable nodes; the service rejects blocks that would leave fewer",
+) -> None:
     subparser.add_argument(
         "--min-nodes",
         type=count,
         default=0,
         metavar="NODES",
-        help="minimum number of usable nodes; the service rejects blocks that would leave fewer (default: 0)",
+        help=f"{about} (default: 0)",
     )
 
 
@@ -95,3 +104,42 @@ def _add_exec(subparser: argparse.ArgumentParser) -> None:
 def _make_exec(args: argparse.Namespace) -> Manager[Any]:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     return ExecManager(require_command(words), require_folder(args.state), args.timeout)
+
+
+# Types of command line arguments that several managers have.
+
+
+def require_command(command: Sequence[str]) -> Sequence[str]:
+    """The command, if its program is there. Raises InvalidError."""
+    if not command:
+        raise InvalidError("Name the command to run.")
+    if shutil.which(command[0]) is None:
+        raise InvalidError(f"Command {command[0]} was not found.")
+    return command
+
+
+def require_folder(path: Path) -> Path:
+    """The path of a file, if its folder is there. Raises InvalidError."""
+    if not path.parent.is_dir():
+        raise InvalidError(f"Folder {path.parent} does not exist.")
+    if path.is_dir():
+        raise InvalidError(f"{path} is a folder; name a file.")
+    return path
+
+
+def positive_seconds(text: str) -> float:
+    """Seconds, above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError("give a number of seconds above 0")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number from 0 on."""
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
+        raise argparse.ArgumentTypeError("give a whole number")
+    return int(text)

@@ -18,13 +18,11 @@ from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
 from blocklist.managers.plan import DesiredState
 from blocklist.managers.reconcile import ReconcileLoop
-from blocklist.managers.yarn.address_names import AddressNames
-from blocklist.managers.yarn.connection import Access
-from blocklist.managers.yarn.interruptible import Stop
-from blocklist.managers.yarn.label_manager import LabelManager
-from blocklist.managers.yarn.label_plan import LabelPlan
-from blocklist.managers.yarn.mark import MarkLabels
-from blocklist.managers.yarn.resource_manager import ResourceManager
+from blocklist.managers.stopping import Stopping
+from blocklist.managers.yarn.manager import LabelManager
+from blocklist.managers.yarn.node_names import AddressNames
+from blocklist.managers.yarn.plan import LabelPlan, MarkLabels
+from blocklist.managers.yarn.resource_manager import Access, ResourceManager
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import BlockedNode
 from tests.conformance.programs import WITH_MANAGERS, WITHOUT_REPORTS, Differences, ProgramSubject, why_free
@@ -52,7 +50,7 @@ class ManagerParty(LabelManager):
 
     def __init__(self, url: str, step: Register, stack: ExitStack) -> None:
         self.yarn = AnyHost([])
-        stop = Stop()
+        stop = Stopping()
         resource_manager = ResourceManager([stack.enter_context(serving(self.yarn))], Access(), stop, 60)
         super().__init__(resource_manager, MarkLabels(), stop, AddressNames(stop), min_nodes=0)
         self._differences = Differences(scenario_node, why_free)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from blocklist.flink.__main__ import listener_id
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.jvm import ChildJvm, find_java
 from blocklist.flink.marking import NodeLease
-from blocklist.flink.options import listener_id
 from blocklist.flink.rpc import FlinkRpc
 from blocklist.flink.state import FlinkError
 from blocklist.model.errors import InvalidError

@@ -10,7 +10,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.managers.kubernetes import cordons
 from blocklist.managers.kubernetes.cordons import CordonMirror
-from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode, parse_node
+from blocklist.managers.kubernetes.nodes import KubernetesNode, parse_node
 from blocklist.managers.kubernetes.plan import NodeNames
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
-from blocklist.managers.yarn import connection
-from blocklist.managers.yarn.connection import Access, Connection, NoAnswerError, RejectedError
-from blocklist.managers.yarn.interruptible import Stop, StoppedError
-from blocklist.managers.yarn.resource_manager import ResourceManager
+from blocklist.managers.stopping import StoppedError, Stopping
+from blocklist.managers.yarn import resource_manager
+from blocklist.managers.yarn.resource_manager import Access, Connection, NoAnswerError, RejectedError, ResourceManager
 from tests.integration.fake_servers import Responder, fake_server, http_response, respond_endlessly
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import ServiceProcess
@@ -40,19 +39,19 @@ def info(state: str) -> bytes:
 def test_a_response_that_trickles_without_end_is_given_up_after_the_timeout(trickle: Responder) -> None:
     given_up = pytest.raises(NoAnswerError, match=r"no complete response within 0\.5 s")
     with fake_server(trickle) as server, given_up:
-        Connection(server.url, Access(), Stop(), 0.5).get("/nodes")
+        Connection(server.url, Access(), Stopping(), 0.5).get("/nodes")
 
 
 def test_a_response_that_is_too_large_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(resource_manager, "_MAX_BYTES", 1 << 20)
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     too_large = pytest.raises(NoAnswerError, match="the response is larger than 1 MiB")
     with fake_server(respond_endlessly(HEAD, chunk)) as server, too_large:
-        Connection(server.url, Access(), Stop(), 60).get("/nodes")
+        Connection(server.url, Access(), Stopping(), 60).get("/nodes")
 
 
 def test_a_stop_ends_a_request_at_once() -> None:
-    stop = Stop()
+    stop = Stopping()
     with fake_server(respond_endlessly(HEAD, b"1\r\n \r\n", pause=0.05)) as server:
         threading.Timer(0.5, stop.set).start()
         begun = time.monotonic()
@@ -76,21 +75,21 @@ def test_a_stop_ends_a_request_at_once() -> None:
 )
 def test_an_error_says_what_is_wrong(response: bytes, error: type[Exception], text: str) -> None:
     with fake_server(response) as server, pytest.raises(error, match=text):
-        Connection(server.url, Access(user="ann"), Stop(), 60).get("/info")
+        Connection(server.url, Access(user="ann"), Stopping(), 60).get("/info")
 
 
 def test_the_active_one_of_several_is_found_and_all_are_named_if_there_is_none() -> None:
     active_one = fake_server(info("ACTIVE"), CAPACITY_SCHEDULER, http_response(b""))
     with fake_server(info("STANDBY")) as standby, active_one as active:
-        found = ResourceManager([standby.url, active.url], Access(), Stop(), 60)
+        found = ResourceManager([standby.url, active.url], Access(), Stopping(), 60)
         found.find_active()
         assert found.url == active.url
     with fake_server(info("STANDBY")) as standby:
         alone = pytest.raises(NoAnswerError, match=r"\(STANDBY\)\. Is there another one\? Give --resource-manager for")
         with alone:
-            ResourceManager([standby.url], Access(), Stop(), 60).find_active()
+            ResourceManager([standby.url], Access(), Stopping(), 60).find_active()
     with fake_server(info("STANDBY")) as standby:
-        found = ResourceManager([standby.url, "http://127.0.0.1:9"], Access(), Stop(), 60)
+        found = ResourceManager([standby.url, "http://127.0.0.1:9"], Access(), Stopping(), 60)
         with pytest.raises(NoAnswerError, match=r"is not active \(STANDBY\).* does not answer GET /info"):
             found.find_active()
 
@@ -99,7 +98,7 @@ def test_a_scheduler_that_ignores_labels_is_an_error() -> None:
     scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "fairScheduler"}}}')
     ignored = pytest.raises(RejectedError, match=r"\(fairScheduler\) is not the CapacityScheduler")
     with fake_server(info("ACTIVE"), scheduler) as server, ignored:
-        ResourceManager([server.url], Access(), Stop(), 60).find_active()
+        ResourceManager([server.url], Access(), Stopping(), 60).find_active()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_what_would_reject_a_change_is_an_error_before_anything_is_blocked(
     rejection = http_response(f'{{"RemoteException": {{"message": "{message}"}}}}'.encode(), status)
     error = nullcontext() if text is None else pytest.raises(RejectedError, match=text)
     with fake_server(info("ACTIVE"), CAPACITY_SCHEDULER, rejection) as server, error:
-        ResourceManager([server.url], Access(), Stop(), 60).find_active()
+        ResourceManager([server.url], Access(), Stopping(), 60).find_active()
 
 
 def test_sigterm_gives_a_node_its_resources_back_also_with_once(tmp_path: Path, fresh: ServiceProcess) -> None:
@@ -146,9 +145,9 @@ def test_a_certificate_is_verified_with_the_given_authority(tmp_path: Path) -> N
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate_file, key_file)
     with serving(SimulatedYarn(["w1"]), tls) as url:
-        trusting = ResourceManager([url], Access(ca=certificate_file), Stop(), 60)
+        trusting = ResourceManager([url], Access(ca=certificate_file), Stopping(), 60)
         trusting.find_active()
         assert [node.host for node in trusting.read_nodes()] == ["w1"]
         trusting.close()
         with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
-            ResourceManager([url], Access(), Stop(), 60).find_active()
+            ResourceManager([url], Access(), Stopping(), 60).find_active()

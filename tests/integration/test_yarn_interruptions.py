@@ -11,14 +11,13 @@ import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.plan import DesiredState, ManagerError
-from blocklist.managers.yarn import evacuation
+from blocklist.managers.stopping import Stopping
+from blocklist.managers.yarn import manager as yarn_manager
 from blocklist.managers.yarn import resource_manager as resource_manager_module
-from blocklist.managers.yarn.address_names import AddressNames
-from blocklist.managers.yarn.connection import Access
-from blocklist.managers.yarn.interruptible import Stop
-from blocklist.managers.yarn.label_manager import LabelManager
-from blocklist.managers.yarn.mark import MarkLabels
-from blocklist.managers.yarn.resource_manager import ResourceManager
+from blocklist.managers.yarn.manager import LabelManager
+from blocklist.managers.yarn.node_names import AddressNames
+from blocklist.managers.yarn.plan import MarkLabels
+from blocklist.managers.yarn.resource_manager import Access, ResourceManager
 from tests.yarn.simulated import MEGABYTES, RejectionError, SimulatedYarn, serving
 
 
@@ -61,7 +60,7 @@ def evacuate(url: str, yarn: InterruptedYarn, interrupt: Callable[[], None]) -> 
 
 def apply_by_another(url: str, *node_ids: str) -> dict[str, str]:
     """By a manager that has just started."""
-    stop = Stop()
+    stop = Stopping()
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
     nodes = {it: BlockedNode(id=it, action=action, start=1, end=PERMANENT, cause="disk") for it in node_ids}
     resource_manager = ResourceManager([url], Access(), stop, 120)
@@ -75,8 +74,8 @@ def apply_by_another(url: str, *node_ids: str) -> dict[str, str]:
 
 @pytest.fixture
 def yarn(monkeypatch: pytest.MonkeyPatch) -> InterruptedYarn:
-    monkeypatch.setattr(evacuation, "_KILL_SECONDS", 0.0)
-    monkeypatch.setattr(evacuation, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(yarn_manager, "_KILL_SECONDS", 0.0)
+    monkeypatch.setattr(yarn_manager, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr(resource_manager_module, "_POLL_SECONDS", 0.0)
     return InterruptedYarn(["w1"])
 

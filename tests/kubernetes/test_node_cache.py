@@ -11,7 +11,7 @@ import pytest
 from blocklist.managers.kubernetes import api_server
 from blocklist.managers.kubernetes.api_server import ApiServer
 from blocklist.managers.kubernetes.cluster_access import find_access
-from blocklist.managers.kubernetes.node_cache import NodeCache, list_nodes
+from blocklist.managers.kubernetes.nodes import NodeCache, list_nodes
 from tests.integration.process import wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets

@@ -14,11 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from blocklist.managers.kubernetes import running, tokens
+from blocklist.managers.kubernetes import cluster_access, running
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
-from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
+from blocklist.managers.kubernetes.cluster_access import ClusterAccess, CommandToken, FileToken, find_access
 from blocklist.managers.kubernetes.running import AccessReader
-from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
 from blocklist.model.errors import InvalidError
 
 YAML = """\
@@ -190,7 +189,7 @@ def test_a_rejected_token_is_read_anew_from_its_file(kubeconfig: Path) -> None:
 def test_while_a_token_cannot_be_read_again_the_former_one_is_used_until_it_is_rejected(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "_FILE_SECONDS", 0)
+    monkeypatch.setattr(cluster_access, "_FILE_SECONDS", 0)
     access = find(kubeconfig, "first")
     assert sent_token(access) == ["Bearer anna-1"]
     (kubeconfig.parent / "token").unlink()

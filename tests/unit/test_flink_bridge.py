@@ -13,9 +13,8 @@ import pytest
 
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
-from blocklist.flink.bridge import Bridge, BridgeOptions
+from blocklist.flink.bridge import Bridge, BridgeOptions, LeaderConfiguration
 from blocklist.flink.connection import FlinkConnection
-from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE, NodeLease, is_due, report_validity
 from blocklist.flink.rpc import Leader
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTask, JobKind
@@ -339,7 +338,7 @@ def test_an_ended_job_that_cannot_deregister_does_not_hold_back_the_rounds() -> 
 def test_a_node_is_not_reported_as_evacuated_while_a_job_master_was_never_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("blocklist.flink.bridge.UNKNOWN_GRACE", -1.0)
+    monkeypatch.setattr("blocklist.flink.listeners.UNKNOWN_GRACE", -1.0)
     rpc = _rpc()
     rpc.unreachable = {JOB}
     harness = Harness(rpc, EVACUATE)

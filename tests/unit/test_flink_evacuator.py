@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import cast
 
-from blocklist.flink.acknowledgement import EffectState
 from blocklist.flink.connection import FlinkConnection
+from blocklist.flink.effects import EffectState
 from blocklist.flink.evacuator import (
     MAX_ATTEMPTS,
     RETRY_DELAY,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from blocklist.flink.inventory_names import InventoryNames
+from blocklist.flink.node_names import InventoryNames
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.wire.inventory import KnownNodeBody
 from tests.integration.process import wait_until
@@ -76,7 +76,7 @@ def test_each_node_on_the_list_is_looked_up_once(
 def test_without_an_answer_it_is_not_known_and_asked_again(
     service: Service, names: InventoryNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blocklist.flink.inventory_names._RETRY", 0.01)
+    monkeypatch.setattr("blocklist.flink.node_names._RETRY", 0.01)
     for error in (UnavailableError("no answer"), ValueError("garbage")):
         service.asked, service.error = [], error
         names.follow({"worker-7"})

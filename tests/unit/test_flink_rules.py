@@ -7,28 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from blocklist.flink.acknowledgement import (
+from blocklist.flink.effects import (
     IN_FORCE,
     Acknowledged,
     Effect,
     EffectState,
+    Observation,
     acknowledged,
     decide,
+    job_master_effects,
     pending,
     refused,
+    resource_manager_effects,
     slow,
+    with_unknown_jobs,
 )
-from blocklist.flink.durations import duration_seconds
-from blocklist.flink.effects import Observation, job_master_effects, resource_manager_effects, with_unknown_jobs
-from blocklist.flink.evidence import job_evidence
-from blocklist.flink.guards import UNLIMITED, GuardContext, hindrance, restarts_left
-from blocklist.flink.leader_clock import LeaderClock
+from blocklist.flink.guards import UNLIMITED, GuardContext, hindrance, job_evidence, kept_slots, restarts_left
 from blocklist.flink.listeners import job_listener_id
-from blocklist.flink.marking import MAX_LEASE, Clocks, NodeLease, is_due, node_leases
+from blocklist.flink.marking import MAX_LEASE, Clocks, LeaderClock, NodeLease, is_due, node_leases
 from blocklist.flink.node_names import FlinkNodeIds
-from blocklist.flink.regions import kept_slots
 from blocklist.flink.rpc import missing_ssl
-from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration
+from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration, duration_seconds
 from blocklist.flink.state import (
     MAX_FAILURES,
     OWN_REASON,

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
 from blocklist.managers.kubernetes.eviction import Evictor
-from blocklist.managers.kubernetes.kubernetes_node import Json
 
 
 class Pods:

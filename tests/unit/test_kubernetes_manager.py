@@ -16,15 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode, BlocklistClient
-from blocklist.managers.kubernetes.api_server import ApiServer
+from blocklist.managers.kubernetes.api_server import ApiServer, Json
 from blocklist.managers.kubernetes.cordons import CordonMirror
-from blocklist.managers.kubernetes.events import event_body
 from blocklist.managers.kubernetes.eviction import budget_reason, pods_to_evict, remaining_sentence
-from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode, parse_node
-from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader
-from blocklist.managers.kubernetes.node_cache import NodeCache
-from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, NodeNames, author_of, make_plan
-from blocklist.managers.kubernetes.taint_patch import BlockMark, Condition, OwnTaint, assess, is_tainted
+from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader, event_body
+from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, parse_node
+from blocklist.managers.kubernetes.plan import (
+    BlockMark,
+    Condition,
+    DriftPolicy,
+    KubernetesPlan,
+    NodeNames,
+    OwnTaint,
+    assess,
+    author_of,
+    is_tainted,
+    make_plan,
+)
 from blocklist.managers.plan import DesiredState, StepAction
 from blocklist.model.claims import Claim
 from blocklist.model.node_facts import NodeFacts

@@ -8,7 +8,7 @@ import pytest
 
 from blocklist import BlocklistClient
 from blocklist.client.url_credentials import without_credentials
-from blocklist.managers.yarn.options import _url
+from blocklist.managers.yarn.manager import _url
 from blocklist.model.errors import InvalidError
 from blocklist.spark.agent import _checked_url
 

@@ -8,8 +8,8 @@ import types
 import httpx
 import pytest
 
-from blocklist.managers.yarn.connection import Access, Connection, RejectedError, kerberos_auth
-from blocklist.managers.yarn.interruptible import Stop
+from blocklist.managers.stopping import Stopping
+from blocklist.managers.yarn.resource_manager import Access, Connection, RejectedError, kerberos_auth
 from blocklist.model.errors import InvalidError
 from tests.integration.fake_servers import fake_server, http_response
 
@@ -57,10 +57,10 @@ def test_a_rejected_login_says_what_to_do() -> None:
         match=r"with 401: Authentication required\. It wants a login: use --kerberos, after kinit, or --user",
     )
     with fake_server(UNAUTHORIZED) as server, without:
-        Connection(server.url, Access(user="ann"), Stop(), 60).get("/info")
+        Connection(server.url, Access(user="ann"), Stopping(), 60).get("/info")
     failed = pytest.raises(RejectedError, match="Kerberos gave no login: run klist, then kinit, or name a keytab")
     with fake_server(UNAUTHORIZED) as server, failed:
-        Connection(server.url, Access(auth=httpx.Auth()), Stop(), 60).get("/info")
+        Connection(server.url, Access(auth=httpx.Auth()), Stopping(), 60).get("/info")
 
 
 def fail_without_gssapi(_: str) -> None:

@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.plan import StepAction
-from blocklist.managers.yarn.cluster_state import YarnNode, YarnState, parse_masters, parse_state
-from blocklist.managers.yarn.label_manager import describe
-from blocklist.managers.yarn.label_plan import LabelPlan, make_plan
-from blocklist.managers.yarn.mark import Capacity, Further, MarkLabels, NodeMark
+from blocklist.managers.yarn.manager import describe
 from blocklist.managers.yarn.node_names import Blocks, resolve
+from blocklist.managers.yarn.plan import (
+    Capacity,
+    Further,
+    LabelPlan,
+    MarkLabels,
+    NodeMark,
+    YarnNode,
+    YarnState,
+    make_plan,
+    parse_masters,
+    parse_state,
+)
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 MARKS = MarkLabels()

@@ -11,14 +11,13 @@ import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.plan import DesiredState, ManagerError
-from blocklist.managers.yarn import evacuation
+from blocklist.managers.stopping import StoppedError, Stopping
+from blocklist.managers.yarn import manager as yarn_manager
 from blocklist.managers.yarn import resource_manager as resource_manager_module
-from blocklist.managers.yarn.address_names import AddressNames
-from blocklist.managers.yarn.connection import Access, NoAnswerError
-from blocklist.managers.yarn.interruptible import Stop, StoppedError
-from blocklist.managers.yarn.label_manager import LabelManager
-from blocklist.managers.yarn.mark import MarkLabels
-from blocklist.managers.yarn.resource_manager import ResourceManager
+from blocklist.managers.yarn.manager import LabelManager
+from blocklist.managers.yarn.node_names import AddressNames
+from blocklist.managers.yarn.plan import MarkLabels
+from blocklist.managers.yarn.resource_manager import Access, NoAnswerError, ResourceManager
 from tests.yarn.simulated import MEGABYTES, VCORES, RejectionError, SimulatedYarn, serving
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
@@ -31,7 +30,7 @@ LONG = "x" * 240
 @pytest.fixture(autouse=True)
 def _containers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No NodeManager has to learn of it here."""
-    monkeypatch.setattr(evacuation, "_KILL_SECONDS", 0.0)
+    monkeypatch.setattr(yarn_manager, "_KILL_SECONDS", 0.0)
 
 
 class HookedYarn(SimulatedYarn):
@@ -62,7 +61,7 @@ def desired(*node_ids: str, action: BlockAction = MARK) -> DesiredState:
 def managing(
     yarn: SimulatedYarn, look_up: Callable[[str], list[str]] | None = None, *, min_nodes: int = 0
 ) -> Iterator[LabelManager]:
-    stop = Stop()
+    stop = Stopping()
     with serving(yarn) as url:
         resource_manager = ResourceManager([url], Access(), stop, SECONDS)
         try:
@@ -224,7 +223,7 @@ class TestRejections:
         assert "Node w2:8041 is not evacuated: The ResourceManager" in refused["w2"]
 
     def test_resources_that_do_not_come_back_stay_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(evacuation, "_RESTORE_SECONDS", 0.5)
+        monkeypatch.setattr(yarn_manager, "_RESTORE_SECONDS", 0.5)
         yarn = Forgetful(["w1", "w2"], containers=2)
         with managing(yarn) as manager:
             refused = apply(manager, "w1", "w2", action=EVACUATE)
@@ -361,11 +360,11 @@ class TestRejections:
         rejecting, active = HookedYarn(["w1"]), SimulatedYarn(["w1"])
         rejecting.hook = reject("/info")
         with serving(rejecting) as first, serving(active) as second:
-            found = ResourceManager([first, second], Access(), Stop(), SECONDS)
+            found = ResourceManager([first, second], Access(), Stopping(), SECONDS)
             found.find_active()
             assert found.url == second
             found.close()
-            alone = ResourceManager([first], Access(), Stop(), SECONDS)
+            alone = ResourceManager([first], Access(), Stopping(), SECONDS)
             with pytest.raises(NoAnswerError, match="rejected GET /info with 400: no such node"):
                 alone.find_active()
             alone.close()

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection
 import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
-from blocklist.managers.yarn import address_names
-from blocklist.managers.yarn.address_names import AddressNames, confirmed_names
-from blocklist.managers.yarn.interruptible import Stop, StoppedError
-from blocklist.managers.yarn.node_names import Blocks, UnresolvedError, resolve
+from blocklist.managers.stopping import StoppedError, Stopping
+from blocklist.managers.yarn import node_names
+from blocklist.managers.yarn.node_names import AddressNames, Blocks, UnresolvedError, confirmed_names, resolve
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 ADDRESS = "10.0.0.1"
@@ -73,7 +72,7 @@ class TestResolve:
 class TestUnresolved:
     def names(self) -> tuple[AddressNames, Resolver]:
         resolver = Resolver()
-        return AddressNames(Stop(), resolver), resolver
+        return AddressNames(Stopping(), resolver), resolver
 
     def plan(self, names: AddressNames, *nodes: BlockedNode) -> Blocks:
         names.begin()
@@ -82,7 +81,7 @@ class TestUnresolved:
     def test_what_has_been_looked_up_stays_known_while_the_resolver_fails(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(address_names, "_KEPT_SECONDS", 0.0)
+        monkeypatch.setattr(node_names, "_KEPT_SECONDS", 0.0)
         names, resolver = self.names()
         resolver.names = ["w1.a"]
         assert self.plan(names, block(ADDRESS)).ids == {"w1.a": [ADDRESS]}
@@ -96,7 +95,7 @@ class TestUnresolved:
     def test_nothing_may_be_freed_until_the_addresses_of_the_first_plan_are_resolved(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(address_names, "_RETRY_SECONDS", 0.0)
+        monkeypatch.setattr(node_names, "_RETRY_SECONDS", 0.0)
         names, resolver = self.names()
         for _ in range(2):
             blocks = self.plan(names, block(ADDRESS))
@@ -129,19 +128,19 @@ class TestUnresolved:
         names.begin()
         assert names(ADDRESS) == names(ADDRESS) == ["w1"]
         assert resolver.asked == [ADDRESS]
-        stop = Stop()
+        stop = Stopping()
         stop.set()
         with pytest.raises(StoppedError):
-            stop.call(lambda: Stop().sleep(60), 60)
+            stop.call(lambda: Stopping().sleep(60), 60)
 
     def test_a_look_up_that_takes_too_long_leaves_the_address_unresolved(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(address_names, "_LOOK_UP_SECONDS", 0.2)
+        monkeypatch.setattr(node_names, "_LOOK_UP_SECONDS", 0.2)
 
         def hang(_: str) -> list[str]:
-            Stop().sleep(60)
+            Stopping().sleep(60)
             return []
 
-        names = AddressNames(Stop(), hang)
+        names = AddressNames(Stopping(), hang)
         names.begin()
         with pytest.raises(UnresolvedError):
             names(ADDRESS)

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
 
-from blocklist.managers.yarn.connection import kerberos_auth
+from blocklist.managers.yarn.resource_manager import kerberos_auth
 from tests.yarn.kerberos import REALM, Realm
 from tests.yarn.rest import ResourceManagerRest
 

@@ -13,11 +13,11 @@ from typing import Any, Final, Self
 import httpx
 
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket
-from blocklist.managers.kubernetes.cluster_access import ClusterAccess
-from blocklist.managers.kubernetes.kubernetes_node import Json
-from blocklist.managers.kubernetes.tokens import TokenError
+from blocklist.managers.kubernetes.cluster_access import ClusterAccess, TokenError
 from blocklist.managers.plan import ManagerError
 
+Json = dict[str, Any]
+"""An object of the API server."""
 PAGE: Final = 500
 """Objects in one page of a list."""
 FIELD_MANAGER: Final = "blocklist"

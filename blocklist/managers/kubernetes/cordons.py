@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
-from blocklist.managers.kubernetes.kubernetes_node import Cordon, KubernetesNode
+from blocklist.managers.kubernetes.nodes import Cordon, KubernetesNode
 from blocklist.managers.plan import PlanStep, StepAction
 from blocklist.model.claims import CORDON_OWNER
 from blocklist.model.errors import (

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
-from blocklist.managers.kubernetes.kubernetes_node import Json
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
 from blocklist.managers.plan import ManagerError
 
 log = logging.getLogger("blocklist.managers")

@@ -6,6 +6,7 @@ import argparse
 import logging
 import math
 import os
+import re
 import secrets
 import socket
 import threading
@@ -14,21 +15,19 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
-from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
-from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
+from blocklist.managers.kubernetes.cluster_access import SERVICE_ACCOUNT, ClusterAccess, find_access
 from blocklist.managers.kubernetes.cordons import CordonMirror
-from blocklist.managers.kubernetes.events import EventRecorder
 from blocklist.managers.kubernetes.eviction import Evictor
-from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode
-from blocklist.managers.kubernetes.manager import KubernetesManager
-from blocklist.managers.kubernetes.node_cache import NodeCache, list_nodes
-from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan
-from blocklist.managers.kubernetes.taint_patch import OwnTaint
+from blocklist.managers.kubernetes.manager import EventRecorder, KubernetesManager
+from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, list_nodes
+from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, OwnTaint
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.managers.stopping import Stopping
@@ -37,6 +36,7 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
 from blocklist.model.node_facts import make_label_value
+from blocklist.model.selector import check_label_key
 
 log = logging.getLogger("blocklist.managers")
 
@@ -360,3 +360,71 @@ class _OneList:
 def _authors(client: BlocklistClient) -> Mapping[str, ClaimsOrAuthor]:
     owners = {each.node.id: [owner for owner in each.owners if owner != ANONYMOUS] for each in client.listing().nodes}
     return {node_id: ", ".join(names) or None for node_id, names in owners.items()}
+
+
+# The command-line options of the Kubernetes manager.
+
+DEFAULT_TAINT: Final = "blocklist/blocked"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+
+
+def add_kubernetes(subparser: argparse.ArgumentParser) -> None:
+    """Add them; `args.make` and `args.run` are then those of this manager."""
+    subparser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="the cluster (default: KUBECONFIG, else the pod's ServiceAccount, else ~/.kube/config)",
+    )
+    subparser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    subparser.add_argument(
+        "--service-account",
+        type=Path,
+        default=SERVICE_ACCOUNT,
+        metavar="FOLDER",
+        help=f"where a pod finds token, ca.crt and namespace (default: {SERVICE_ACCOUNT})",
+    )
+    subparser.add_argument(
+        "--taint",
+        type=_taint_key,
+        default=DEFAULT_TAINT,
+        metavar="KEY",
+        help=f"key of the taint and of the annotation of blocked nodes (default: {DEFAULT_TAINT})",
+    )
+    subparser.add_argument(
+        "--on-drift",
+        choices=[policy.value for policy in DriftPolicy],
+        default=DriftPolicy.RESTORE.value,
+        help="what to do when somebody has removed or changed the taint of a blocked node (default: restore)",
+    )
+    subparser.add_argument(
+        "--evict",
+        metavar="SELECTOR",
+        help="evict the pods with these labels from evacuated nodes, '' for all (default: evict none)",
+    )
+    subparser.add_argument(
+        "--mirror-cordons",
+        action="store_true",
+        help="claim nodes that somebody has cordoned for the owner kubernetes, until they are uncordoned",
+    )
+    subparser.add_argument(
+        "--lease",
+        type=_lease,
+        metavar="[NAMESPACE/]NAME",
+        help=f"of several managers one acts, by this Lease (default: {LEASE_NAME} in a pod, else none)",
+    )
+    subparser.set_defaults(make=make_manager, run=run)
+
+
+def _taint_key(text: str) -> str:
+    try:
+        return check_label_key(text)
+    except InvalidError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _lease(text: str) -> str:
+    parts = text.split("/")
+    if len(parts) > 2 or not all(map(_NAME.fullmatch, parts)):
+        raise argparse.ArgumentTypeError("give NAME, or NAMESPACE/NAME")
+    return text
