@@ -25,9 +25,9 @@ from pydantic import (
 from blocklist.model.claims import check_owner_pattern
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import MAX_REASON_LENGTH, Finding, FindingKind
-from blocklist.model.host_matching import normalize_name
-from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, ListenerRole, Registration
+from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, ListenerRole, Registration, Report
 from blocklist.model.listener import MAX_REASON_LENGTH as MAX_REFUSAL_LENGTH
+from blocklist.model.names import normalize_name
 from blocklist.model.node import (
     MAX_CAUSE_LENGTH,
     MIN_TIMESTAMP,
@@ -37,7 +37,6 @@ from blocklist.model.node import (
     check_node_id,
     check_text,
 )
-from blocklist.model.report import Report
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
 from blocklist.model.roles import check_token_name
 from blocklist.wire.body import ID_PATTERN, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis

@@ -25,11 +25,10 @@ from app.engine.limits import LimitGuard
 from app.engine.list_view import LastChanges, ListView
 from app.engine.table_view import TableView
 from app.listeners.drift import DriftMonitor
-from app.listeners.inventory import KnownNodes, NodesFile
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
 from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
 from app.listeners.replication import ListenerReader, ListenerWriter, PushOwnership, UnsavedReports
-from app.listeners.reports import ListenerQuota
+from app.listeners.reports import KnownNodes, ListenerQuota, NodesFile
 from app.listeners.state import ListenerDirectory, UsableNodes
 from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
@@ -48,11 +47,8 @@ from app.metrics.metrics import Metrics
 from app.net.addresses import Networks
 from app.net.body_quota import BodyQuota
 from app.net.notice_urls import make_senders
-from app.notices.grouping import NoticeGroups
-from app.notices.notifier import NoNotices, Notices, Notifier
-from app.notices.observer import ListenerObserver
-from app.notices.target import Target
-from app.notices.tracked_nodes import TrackedNodes
+from app.notices.notifier import NoNotices, Notices, Notifier, Target
+from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
 from app.settings import Settings
 from app.store.database import make_store
 from app.store.queries import LoadedState, Topic
@@ -61,12 +57,12 @@ from app.watch.change_feed import ChangeFeed
 from app.watch.stream_quota import StreamQuota
 from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change, Source
-from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
 from blocklist.model.evidence import EvidenceRule, EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import EvidenceLimit
+from blocklist.model.names import ConfirmedNodes
 from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
 

@@ -21,9 +21,8 @@ from app.net.service_account_roles import ServiceAccountRoles
 from app.net.ticket_links import DEFAULT_TICKET_PATTERN, TicketLinks, parse_pattern
 from app.store import urls
 from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
-from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
 from blocklist.model.limits import Limits, parse_domain_limits
-from blocklist.model.time import to_millis
+from blocklist.model.time import DEFAULT_DURATION, parse_duration_or_forever, to_millis
 
 PREFIX: Final = "BLOCKLIST_"
 CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "CONTEXT", "TIMEOUT"))

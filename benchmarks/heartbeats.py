@@ -19,8 +19,7 @@ from benchmarks.latency import get_latencies
 from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds
 from blocklist.client.listener_session import ListenerSession
-from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.report import Report
+from blocklist.model.listener import ListenerRole, Registration, Report
 
 LISTENERS = unless_quick(5000, 500)
 INTERVAL = 10.0  # seconds, Flink's heartbeat.interval

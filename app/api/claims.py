@@ -45,8 +45,7 @@ from blocklist.model.claims import (
 )
 from blocklist.model.draft import Draft, PutClaim, not_blocked_message
 from blocklist.model.errors import NotFoundError
-from blocklist.model.node import BlockedNode, check_node_id
-from blocklist.model.node_ranges import MAX_NODES
+from blocklist.model.node import MAX_NODES, BlockedNode, check_node_id
 from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.claims import (

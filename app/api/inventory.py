@@ -19,13 +19,11 @@ from app.api.selection import ReadSelector, warnings_of
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
-from blocklist.model.host_matching import ambiguous_message, normalize_name
-from blocklist.model.inventory import Inventory, InventoryNode
-from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.model.inventory import Inventory, InventoryNode, select_nodes
+from blocklist.model.names import ambiguous_message, normalize_name
+from blocklist.model.node import BlockedNode, TaskCount, check_node_id
 from blocklist.model.reported_node import NodeSource, SourceKind
-from blocklist.model.selection import select_nodes
 from blocklist.model.selector import Selector
-from blocklist.model.task_count import TaskCount
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.inventory import KnownNodeBody, KnownNodesPage
 from blocklist.wire.json import Json, dump_json

@@ -18,7 +18,7 @@ from app.listeners.state import ListenerEntry
 from app.requests import HeartbeatBody, Id, RegistrationBody, SessionBody
 from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
-from blocklist.model.report import Report
+from blocklist.model.listener import Report
 from blocklist.model.roles import Role
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.json import Json, dump_json, parse_json

@@ -17,8 +17,7 @@ from app.api.request_body import TooLargeError
 from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.engine.handler import CommandFailedError
-from app.listeners.inventory import KnownNodes
-from app.listeners.reports import ReportsTooLargeError, TooManyListenersError
+from app.listeners.reports import KnownNodes, ReportsTooLargeError, TooManyListenersError
 from app.net.host_policy import MisdirectedError
 from app.service import service_of
 from app.store.error_translation import LockedError
@@ -37,8 +36,8 @@ from blocklist.model.errors import (
     UnavailableError,
     UnknownNodeError,
 )
-from blocklist.model.host_matching import ambiguous_message
 from blocklist.model.listener import FencedError
+from blocklist.model.names import ambiguous_message
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.problems import (
     AMBIGUOUS_PROBLEM,

@@ -12,8 +12,7 @@ from starlette.requests import ClientDisconnect
 from app.auth.principal import PRINCIPAL_KEY, Principal
 from app.service import service_of
 from blocklist.model.errors import BlocklistError, InvalidError
-from blocklist.model.node import check_node_id
-from blocklist.model.node_ranges import MAX_NODES
+from blocklist.model.node import MAX_NODES, check_node_id
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.json import parse_json
 

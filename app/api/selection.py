@@ -14,9 +14,8 @@ from app.requests import BlockRequest
 from app.service import Service
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, NotFoundError
-from blocklist.model.node import BlockedNode
-from blocklist.model.node_ranges import MAX_NODES
-from blocklist.model.selection import label_hints, select_nodes, selects
+from blocklist.model.inventory import label_hints, select_nodes, selects
+from blocklist.model.node import MAX_NODES, BlockedNode
 from blocklist.model.selector import MAX_LENGTH, Selector, parse_selector
 
 # The syntax of blocklist.model.selector, for JSON Schema.

@@ -9,7 +9,7 @@ from app.store.queries import MAX_DISMISSALS
 from blocklist.model.changes import Change
 from blocklist.model.draft import Draft
 from blocklist.model.errors import DismissedError
-from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
+from blocklist.model.names import Aliases, NameIndex, no_aliases
 from blocklist.model.time import format_utc
 
 MEMORY_MS: Final = 30 * 24 * 3_600_000

@@ -18,8 +18,8 @@ from blocklist.model.claims import Repeat, claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError, UnavailableError
 from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, EvidenceStore, due_blocks, evidence_claim
-from blocklist.model.host_matching import NameIndex
 from blocklist.model.limits import EvidenceLimit
+from blocklist.model.names import NameIndex
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker, BlocklistView

@@ -15,8 +15,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import LimitContext, Limits, check_limits
-from blocklist.model.machine_count import MachineCount
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import MachineCount, MachineIndex
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.usable_nodes import ListenerNodes, Shortfall, shortfalls

@@ -11,8 +11,7 @@ from app.store.history_queries import PastList
 from app.store.queries import LastChange
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, expand, live_claims
-from blocklist.model.host_matching import Aliases, NameIndex, first_label, no_aliases
-from blocklist.model.multimap import Multimap
+from blocklist.model.names import Aliases, Multimap, NameIndex, first_label, no_aliases
 from blocklist.model.node import PERMANENT, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, claims_on, find_blocked, find_one_blocked
 from blocklist.wire.json import Json, dump_json

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from app.engine.broadcast import Broadcast
 from app.engine.cached_list import CachedList
 from blocklist.model.driver_table import DriverTable
-from blocklist.model.host_matching import Aliases, no_aliases
+from blocklist.model.names import Aliases, no_aliases
 from blocklist.model.node import MIN_TIMESTAMP, PERMANENT
 from blocklist.model.tracker import BlocklistTracker
 

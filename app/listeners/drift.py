@@ -10,7 +10,8 @@ from typing import Final
 
 from app.engine.list_view import LastChanges, ListView
 from app.listeners.state import ListenerDirectory, ListenerEntry
-from blocklist.model.drift import (
+from blocklist.model.listener import (
+    EMPTY_REPORT,
     DriftKind,
     DriftObserver,
     DriftReport,
@@ -19,7 +20,6 @@ from blocklist.model.drift import (
     TasksOnBlockedNode,
 )
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.report import EMPTY_REPORT
 from blocklist.model.tracker import claims_on, find_blocked
 
 EVACUATION_MS: Final = 5 * 60_000

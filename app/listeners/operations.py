@@ -17,8 +17,16 @@ from app.store.error_translation import LockedError
 from app.store.listeners import ListenerStore, Secret, StoredListener
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
-from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
-from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.model.listener import (
+    EMPTY_REPORT,
+    FencedError,
+    Listener,
+    ListenerRole,
+    Registration,
+    Report,
+    heartbeat,
+    register,
+)
 from blocklist.model.tracker import BlocklistTracker
 
 

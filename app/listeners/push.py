@@ -21,9 +21,9 @@ from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.logs.isolation import isolated
 from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError, PushRejectedError
 from app.watch.change_feed import ChangeFeed
-from blocklist.model.backoff import Backoff
 from blocklist.model.errors import BlocklistError
 from blocklist.model.listener import ListenerRole
+from blocklist.model.time import Backoff
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.pushes import changes_batch, empty_batch, snapshot_batch
 

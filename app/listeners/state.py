@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
-from app.listeners.inventory import InventoryUpdater
 from app.listeners.reports import (
     ERROR,
     EVIDENCE,
     TASK_MANAGERS,
+    InventoryUpdater,
     LastReports,
     ListenerQuota,
     dump_evidence,
@@ -28,15 +28,19 @@ from app.listeners.reports import (
 )
 from app.store.listeners import Secret
 from blocklist.model.changes import Change
-from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.draft import Draft
 from blocklist.model.evidence import EvidenceStore
-from blocklist.model.host_matching import Aliases, NameIndex, no_aliases, normalize_name
 from blocklist.model.inventory import Inventory
-from blocklist.model.listener import Listener, ListenerRole
-from blocklist.model.machine_count import MachineCount
-from blocklist.model.machine_index import MachineIndex
-from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.model.listener import EMPTY_REPORT, Listener, ListenerRole, Report
+from blocklist.model.names import (
+    Aliases,
+    ConfirmedNodes,
+    MachineCount,
+    MachineIndex,
+    NameIndex,
+    no_aliases,
+    normalize_name,
+)
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.usable_nodes import (
     ListenerNodes,

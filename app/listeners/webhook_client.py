@@ -17,7 +17,7 @@ from yarl import URL
 from app.net.callback_policy import PinnedTarget, PushError, PushRejectedError
 from app.requests import ReportBody
 from blocklist.model.errors import InvalidError
-from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.model.listener import EMPTY_REPORT, Report
 from blocklist.wire.json import parse_json
 
 TIMEOUT_SECONDS: Final = 5.0

@@ -19,9 +19,8 @@ from app.listeners.replication import ListenerWriter
 from app.listeners.state import ListenerDirectory
 from app.store.store import ClockOffset
 from app.watch.change_feed import ChangeFeed
-from blocklist.model.drift import DriftKind
 from blocklist.model.evidence import EvidenceStore, FindingKind
-from blocklist.model.listener import ListenerRole
+from blocklist.model.listener import DriftKind, ListenerRole
 
 
 class ListMetrics(Collector):

@@ -22,7 +22,7 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from app.logs.isolation import isolated
-from app.notices.target import Result
+from app.notices.notifier import Result
 from app.store.queries import StaleError
 from blocklist import __version__
 from blocklist.model.changes import Change, ChangeType, Source

@@ -34,9 +34,8 @@ from blocklist.model.errors import (
     LimitError,
     NotFoundError,
 )
-from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
-from blocklist.model.node_ranges import MAX_NODES
-from blocklist.model.selection import select_nodes
+from blocklist.model.inventory import select_nodes
+from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_NODES, BlockedNode, check_text
 from blocklist.model.selector import parse_selector
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)

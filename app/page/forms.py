@@ -15,9 +15,8 @@ from app.api.request_body import MAX_NODE_BODY, TooLargeError
 from app.page.time_format import utc
 from app.page.visitor import OperatorVisitor
 from blocklist.model.draft import check_distinct
-from blocklist.model.durations import DEFAULT_DURATION, FOREVER, parse_duration
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import Aliases, no_aliases
+from blocklist.model.names import Aliases, no_aliases
 from blocklist.model.node import (
     ACTION_BY_NAME,
     MAX_CAUSE_LENGTH,
@@ -25,9 +24,10 @@ from blocklist.model.node import (
     BlockAction,
     BlockedNode,
     check_text,
+    expand_nodes,
     merge,
 )
-from blocklist.model.node_ranges import expand_nodes
+from blocklist.model.time import DEFAULT_DURATION, FOREVER, parse_duration
 
 T = TypeVar("T")
 Form = Mapping[str, str]

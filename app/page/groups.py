@@ -20,8 +20,7 @@ from app.page.list_model import ListFilter, authors_of, matching_nodes
 from app.page.shared import SharedValues, in_turns
 from app.service import Service
 from blocklist.model.claims import ANONYMOUS
-from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import BlockAction, BlockedNode, TaskCount
 from blocklist.model.tracker import claims_on, find_blocked
 
 PAGE_SIZE: Final = 30

@@ -12,8 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from app.listeners.reports import TasksOnHost
-from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import BlockAction, BlockedNode, TaskCount
 
 
 class HostState(StrEnum):

@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 from app.api.applied import task_managers_on
 from app.listeners.state import ListenerEntry
 from app.service import Service
-from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode, TaskCount
 
 PAGE_SIZE: Final = 100
 """Rows of a page: few enough to render without a noticeable delay."""

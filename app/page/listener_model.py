@@ -15,11 +15,9 @@ from app.page.host_rows import BlockAtListener, HostRow, HostState, count_states
 from app.page.listener_blocks import block_at
 from app.page.shared import SharedValues, in_turns
 from app.service import Service
-from blocklist.model.drift import Drift
 from blocklist.model.evidence import Evidence
-from blocklist.model.listener import Listener, ListenerRole
-from blocklist.model.node import BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.listener import Drift, Listener, ListenerRole
+from blocklist.model.node import BlockedNode, TaskCount
 from blocklist.model.tracker import find_blocked
 
 # What runs on the nodes of a listener, for its page.

@@ -24,8 +24,7 @@ from app.page.node_model import machine_names
 from app.page.shared import in_turns, shared_of
 from app.service import Service, service_of
 from blocklist.model.listener import ListenerRole
-from blocklist.model.node import BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import BlockedNode, TaskCount
 from blocklist.model.tracker import find_blocked
 
 # All hosts that are known, with their state: computed in turns of the event loop, as there may be 10,000.

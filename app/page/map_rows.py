@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.model.host_matching import normalize_address
+from blocklist.model.names import normalize_address
 
 MAX_ROW: Final = 200
 """Maximum number of hosts in a row; a group with more has several rows."""

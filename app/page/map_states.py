@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import BlockAction, BlockedNode, TaskCount
 
 
 class MapState(StrEnum):

@@ -11,13 +11,12 @@ from app.page.excerpt import Excerpt
 from app.page.host_rows import EXPLANATIONS, STATE_ORDER, BlockAtListener, HostState, host_state, is_settled
 from app.page.listener_blocks import block_at
 from app.service import Service
-from blocklist.model.drift import Drift, DriftReport, UnknownTasks
 from blocklist.model.evidence import AssessedEvidence
-from blocklist.model.host_matching import normalize_name
 from blocklist.model.inventory import Inventory, InventoryNode
-from blocklist.model.node import BlockedNode
+from blocklist.model.listener import Drift, DriftReport, UnknownTasks
+from blocklist.model.names import normalize_name
+from blocklist.model.node import BlockedNode, TaskCount
 from blocklist.model.reported_node import NodeSource, SourceKind
-from blocklist.model.task_count import TaskCount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

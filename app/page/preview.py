@@ -13,8 +13,7 @@ from app.page.visitor import Visitor
 from app.service import Service
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError
-from blocklist.model.node import BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import BlockedNode, TaskCount
 from blocklist.model.tracker import claims_on
 from blocklist.model.usable_nodes import Shortfall
 

@@ -25,10 +25,9 @@ from app.page.render import render_page
 from app.page.visitor import OperatorVisitor, Visitor
 from app.service import Service, service_of
 from blocklist.model.draft import Draft
-from blocklist.model.durations import parse_duration
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.node_ranges import MAX_NODES
+from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode
+from blocklist.model.time import parse_duration
 
 # Changes of several blocked nodes at once: what a preview shows is what its confirmation changes, all or none.
 

@@ -22,7 +22,7 @@ from app.store.rows import missing_row, read_row
 from app.store.tables import changes, log_base, log_head
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import ClaimsOrAuthor
-from blocklist.model.host_matching import Aliases, NameIndex, usual_spellings
+from blocklist.model.names import Aliases, NameIndex, usual_spellings
 from blocklist.model.node import BlockedNode
 
 if TYPE_CHECKING:

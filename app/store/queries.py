@@ -18,7 +18,7 @@ from app.store.tables import DISMISSING, blocked_nodes, changes, listeners, log_
 from blocklist.model.automatic_blocks import COUNTED_OWNERS, COUNTED_SOURCES
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_COUNTED, ClaimsOrAuthor
-from blocklist.model.host_matching import usual_spellings
+from blocklist.model.names import usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 
 MAX_FULL_NAMES: Final = 20

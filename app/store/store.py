@@ -20,7 +20,7 @@ from app.store.queries import LoadedState, LogTail, Topic
 from app.store.tokens import TokenStore
 from blocklist.model.changes import Change
 from blocklist.model.errors import CompactedError
-from blocklist.model.host_matching import Aliases, no_aliases
+from blocklist.model.names import Aliases, no_aliases
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

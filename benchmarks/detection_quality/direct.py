@@ -11,7 +11,7 @@ import duckdb
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from blocklist.detection import failures, host_comparison
+from blocklist.detection import host_comparison
 from blocklist.detection.node_summary import SLOWDOWN_THRESHOLD, FailureClass
 
 _SQL: Final = Path(__file__).with_name("direct.sql").read_text(encoding="utf-8")
@@ -50,13 +50,13 @@ def _statements() -> Iterable[str]:
 _PARAMETERS: Final[dict[str, Any]] = {
     "min_bytes": host_comparison.MIN_BYTES,
     "min_time_share": host_comparison.MIN_TIME_SHARE,
-    "bad_partition_stages": failures.BAD_PARTITION_STAGES,
+    "bad_partition_stages": host_comparison.BAD_PARTITION_STAGES,
     "min_hosts": host_comparison.MIN_HOSTS,
     "min_tasks": host_comparison.MIN_TASKS,
     "threshold": SLOWDOWN_THRESHOLD,
-    "min_wait_ratio": failures.MIN_WAIT_RATIO,
-    "min_wait_share": failures.MIN_WAIT_SHARE,
-    "disk_full": failures.PATTERNS[FailureClass.DISK_FULL],
-    "io_error": failures.PATTERNS[FailureClass.IO_ERROR],
-    "memory": failures.PATTERNS[FailureClass.MEMORY],
+    "min_wait_ratio": host_comparison.MIN_WAIT_RATIO,
+    "min_wait_share": host_comparison.MIN_WAIT_SHARE,
+    "disk_full": host_comparison.PATTERNS[FailureClass.DISK_FULL],
+    "io_error": host_comparison.PATTERNS[FailureClass.IO_ERROR],
+    "memory": host_comparison.PATTERNS[FailureClass.MEMORY],
 }

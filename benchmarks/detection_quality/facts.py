@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from benchmarks.detection_quality.runs import SimulatedTask, SyntheticRun
-from blocklist.detection.task_batch import arrow_schema
+from blocklist.detection.event_parser import arrow_schema
 
 
 def app_name(run: SyntheticRun, application: int) -> str:

@@ -13,9 +13,8 @@ from benchmarks.detection_quality.direct import CollectedEvidence, collect_evide
 from benchmarks.detection_quality.earlier import blamed_by_stages
 from benchmarks.detection_quality.facts import facts_table, host_name
 from benchmarks.detection_quality.runs import SyntheticRun
-from blocklist.detection.evidence import tally
 from blocklist.detection.heuristics import Rules, judge
-from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
+from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary, tally
 
 OURS: Final = "blocklist.detection"
 EARLIER: Final = "its earlier rules"

@@ -17,7 +17,7 @@ from blocklist.cli.messages import outcome_unknown, report_unknown_outcome
 from blocklist.cli.node_selection import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
-from blocklist.model.host_matching import NameIndex
+from blocklist.model.names import NameIndex
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
 if TYPE_CHECKING:

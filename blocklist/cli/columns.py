@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from blocklist.cli.list_filter import owners_of
 from blocklist.cli.output import Json, ResourceView
-from blocklist.model.durations import FOREVER, format_duration
-from blocklist.model.node import PERMANENT, BlockAction, short_action
-from blocklist.model.task_count import TaskCount
-from blocklist.model.time import to_utc
+from blocklist.model.node import PERMANENT, BlockAction, TaskCount, short_action
+from blocklist.model.time import FOREVER, format_duration, to_utc
 
 if TYPE_CHECKING:
     from blocklist.model.changes import Change

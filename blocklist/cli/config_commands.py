@@ -14,8 +14,8 @@ from blocklist.cli.environment import current_context
 from blocklist.cli.options import NoHeaders
 from blocklist.cli.output import Table, print_lines, print_message, print_stderr, use_colour
 from blocklist.client.url_credentials import without_credentials
-from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.errors import InvalidError
+from blocklist.model.time import parse_duration, parse_duration_or_forever
 
 
 def _service_url(text: str) -> object:

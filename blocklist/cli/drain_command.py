@@ -26,10 +26,9 @@ from blocklist.cli.environment import connect, default_duration, print_context, 
 from blocklist.cli.messages import report_unknown_outcome
 from blocklist.cli.node_selection import known_nodes
 from blocklist.cli.output import escape_unprintable, print_message, print_stderr, use_colour
-from blocklist.model.durations import format_duration
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
-from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import BlockAction, BlockedNode, TaskCount
+from blocklist.model.time import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -12,9 +12,9 @@ from blocklist.cli import contexts
 from blocklist.cli.output import print_stderr
 from blocklist.client import DEFAULT_URL
 from blocklist.client.token_file import read_token_file, token_reader
-from blocklist.model.durations import format_duration, parse_duration, parse_duration_or_forever
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.node import is_node_id
+from blocklist.model.time import format_duration, parse_duration, parse_duration_or_forever
 
 if TYPE_CHECKING:
     from blocklist.cli.contexts import Context

@@ -14,8 +14,8 @@ import httpx
 from blocklist.client.client import BlocklistClient
 from blocklist.client.response import ApiResponse
 from blocklist.client.transport import unreachable_message
-from blocklist.model.durations import format_duration
 from blocklist.model.errors import UnavailableError
+from blocklist.model.time import format_duration
 
 if TYPE_CHECKING:
     from blocklist.wire.tokens import IdentityBody

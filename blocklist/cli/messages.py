@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from blocklist.cli.output import print_stderr
-from blocklist.model.durations import format_duration
 from blocklist.model.errors import UnavailableError
-from blocklist.model.host_matching import ambiguous_message
+from blocklist.model.names import ambiguous_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.time import to_utc
+from blocklist.model.time import format_duration, to_utc
 
 if TYPE_CHECKING:
     from blocklist.client.results import AppliedCount

@@ -10,7 +10,7 @@ import typer
 from blocklist.cli import options
 from blocklist.cli.output import print_stderr
 from blocklist.model.errors import NotFoundError, UnknownNodeError
-from blocklist.model.node_ranges import MAX_NODES
+from blocklist.model.node import MAX_NODES
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient

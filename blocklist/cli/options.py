@@ -16,9 +16,9 @@ from blocklist.cli import list_filter
 from blocklist.cli.environment import blocked_node_ids, known_node_ids
 from blocklist.cli.list_filter import ActionName
 from blocklist.cli.output import OutputFormat
-from blocklist.model import node_ranges
-from blocklist.model.durations import parse_duration, parse_duration_or_forever
+from blocklist.model import node
 from blocklist.model.node import MAX_CAUSE_LENGTH, check_node_id, check_text
+from blocklist.model.time import parse_duration, parse_duration_or_forever
 
 _CLOCKS_DIFFER: Final = 60_000
 _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
@@ -101,7 +101,7 @@ def expand_nodes(words: Sequence[str]) -> list[str]:
     expanded: list[str] = []
     for word in words:
         expanded += sys.stdin.read().split() if word == "-" else [word]
-    return _parser(lambda _: node_ranges.expand_nodes(expanded))("")
+    return _parser(lambda _: node.expand_nodes(expanded))("")
 
 
 def _parser(convert: Callable[[str], T]) -> Callable[[str], T]:

@@ -17,9 +17,9 @@ from blocklist.cli import options
 from blocklist.cli.completion import SCRIPTS
 from blocklist.cli.environment import connect, current_context, default_duration, hand_over_context, request_timeout
 from blocklist.cli.output import Table, flush, print_lines, print_stderr
-from blocklist.model.durations import FOREVER, format_duration
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT
+from blocklist.model.time import FOREVER, format_duration
 from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from blocklist.cli.output import (
 )
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
-from blocklist.model.host_matching import Aliases, no_aliases, normalize_name, same_machine
+from blocklist.model.names import Aliases, no_aliases, normalize_name, same_machine
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient

@@ -16,10 +16,9 @@ from blocklist.client.client import BlocklistClient
 from blocklist.client.clock import ServiceClock
 from blocklist.client.credentials import BearerAuth
 from blocklist.client.watch import Watch
-from blocklist.model.backoff import Backoff
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
-from blocklist.model.listener import HEARTBEAT_SECONDS, FencedError, Registration
-from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.model.listener import EMPTY_REPORT, HEARTBEAT_SECONDS, FencedError, Registration, Report
+from blocklist.model.time import Backoff
 
 log = logging.getLogger(__name__)
 

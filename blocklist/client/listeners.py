@@ -10,8 +10,7 @@ from blocklist.model.node import check_node_id
 from blocklist.wire.json import Json
 
 if TYPE_CHECKING:
-    from blocklist.model.listener import Registration
-    from blocklist.model.report import Report
+    from blocklist.model.listener import Registration, Report
 
 
 class HeartbeatResult(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blocklist.client.response import Requester, parse_body
-from blocklist.model.durations import parse_duration_or_forever
 from blocklist.model.node import PERMANENT, check_node_id
+from blocklist.model.time import parse_duration_or_forever
 
 if TYPE_CHECKING:
     from blocklist.model.roles import NewToken, Role, Token

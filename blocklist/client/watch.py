@@ -17,9 +17,9 @@ from httpx_sse import EventSource, ServerSentEvent, SSEError
 
 from blocklist.client.credentials import BearerAuth
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, http_client, retry_after, service_url
-from blocklist.model.backoff import Backoff
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
+from blocklist.model.time import Backoff
 from blocklist.wire.changes import ChangeBody, SnapshotBody
 
 log = logging.getLogger(__name__)

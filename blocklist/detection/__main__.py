@@ -12,15 +12,36 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection import backtest_command, log_discovery, output, reader
-from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
+from blocklist.detection import backtest, log_discovery, reader
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
-from blocklist.detection.options import local_paths, parser, validate
+from blocklist.detection.options import RuleSet, local_paths, parser, rule_set, validate
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.proposals import History, JudgedNodes, Proposal, Release, Summaries, judge_with_history
+from blocklist.detection.proposals import (
+    History,
+    JudgedNodes,
+    Proposal,
+    Release,
+    Summaries,
+    json_line,
+    judge_with_history,
+    proposal_row,
+    release_line,
+    release_sentence,
+    table,
+)
 from blocklist.detection.report import DetectionReport, blamed_nodes, render
-from blocklist.detection.rule_set import RuleSet, rule_set
-from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
+from blocklist.detection.session import (
+    apply,
+    check_service,
+    find_releases,
+    history_of,
+    known_nodes,
+    machine_kinds,
+    open_client,
+    remove_claims,
+    session,
+    warn,
+)
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 
 
@@ -28,10 +49,10 @@ def main(argv: list[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error."""
     arguments = sys.argv[1:] if argv is None else argv
     is_backtest = arguments[:1] == ["backtest"]
-    command = backtest_command.parser() if is_backtest else parser()
+    command = backtest.parser() if is_backtest else parser()
     args = command.parse_args(arguments[is_backtest:])
     try:
-        return backtest_command.run(args) if is_backtest else _run(args)
+        return backtest.run(args) if is_backtest else _run(args)
     except InvalidError as error:
         command.error(str(error))
     except (BlocklistError, OSError) as error:
@@ -69,7 +90,7 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
                     nodes=blamed_nodes(proposals, judged.judgement, history if client else None, applied=args.apply),
                     near_misses=judged.judgement.near_miss_findings,
                     summaries=judged.summaries,
-                    releases=[output.release_sentence(it, applied=args.apply) for it in releases],
+                    releases=[release_sentence(it, applied=args.apply) for it in releases],
                     notes=[*found.problems, *analysis.problems],
                 )
                 args.html.write_text(render(analysis, report), encoding="utf-8")
@@ -146,8 +167,8 @@ def _write(
     lines = "".join(
         f"{line}\n"
         for line in (
-            *(output.json_line(proposal, applied=args.apply) for proposal in proposals),
-            *(output.release_line(it, applied=args.apply) for it in releases),
+            *(json_line(proposal, applied=args.apply) for proposal in proposals),
+            *(release_line(it, applied=args.apply) for it in releases),
         )
     )
     if args.json == "-":
@@ -155,8 +176,8 @@ def _write(
     else:
         rows, sentences = _as_texts(args, proposals, releases, notes)
         # In follow mode there may be nothing but a near miss.
-        table = output.table(rows) if rows or not args.follow else ""
-        shown = table + "".join(f"{sentence}\n" for sentence in sentences)
+        shown = table(rows) if rows or not args.follow else ""
+        shown += "".join(f"{sentence}\n" for sentence in sentences)
     sys.stdout.write(shown)
     sys.stdout.flush()
     if args.json and args.json != "-":
@@ -168,8 +189,8 @@ def _as_texts(
     args: argparse.Namespace, proposals: Sequence[Proposal], releases: Sequence[Release], notes: Iterable[str]
 ) -> tuple[list[dict[str, str]], list[str]]:
     """The rows and the sentences that people read."""
-    rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
-    return rows, [*(output.release_sentence(it, applied=args.apply) for it in releases), *notes]
+    rows = [proposal_row(proposal, applied=args.apply) for proposal in proposals]
+    return rows, [*(release_sentence(it, applied=args.apply) for it in releases), *notes]
 
 
 def _fail(sentence: str) -> int:

@@ -18,15 +18,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection import streaming_source
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.log_file import COMPACT, log_of
-from blocklist.detection.omissions import Omission
-from blocklist.detection.pipeline import Analysis
-from blocklist.detection.pods import KnownNodes
+from blocklist.detection.pipeline import Analysis, KnownNodes
 from blocklist.detection.proposals import JudgedNodes, Proposal, Release, Summaries
-from blocklist.detection.reader import within
-from blocklist.detection.schemas import FACTS
+from blocklist.detection.reader import FORMAT, EventLogSource, within
+from blocklist.detection.schemas import FACTS, Omission
 from blocklist.model.errors import BlocklistError
 
 TRIGGER_SECONDS: Final = 5
@@ -83,8 +80,8 @@ class LogFollower:
 
     def run(self, paths: Sequence[str]) -> None:
         """Run until SIGINT or SIGTERM. Raises the BlocklistError of a batch, else what the stream raises."""
-        self._spark.dataSource.register(streaming_source.EventLogSource)
-        facts = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
+        self._spark.dataSource.register(EventLogSource)
+        facts = self._spark.readStream.format(FORMAT).option("paths", json.dumps(list(paths))).load()
         query = (
             facts.writeStream.foreachBatch(self._try_batch)
             .option("checkpointLocation", str(self._checkpoint / "stream"))

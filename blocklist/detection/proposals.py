@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
 from functools import cache
 from math import log
 from typing import Final
 
-from blocklist.detection.heuristics import Judgement, NodeVerdict, Rules, extend_for_repeats, judge
-from blocklist.detection.node_summary import CHARGED_TO_NODE, Metric, NodeSummary
+from blocklist.detection.events import MAX_TIME
+from blocklist.detection.heuristics import (
+    HOUR_MS,
+    HurtApplication,
+    Judgement,
+    NodeVerdict,
+    Rules,
+    extend_for_repeats,
+    judge,
+)
+from blocklist.detection.node_summary import (
+    CHARGED_TO_NODE,
+    HostInApplication,
+    Metric,
+    NodeSummary,
+    TaskTime,
+    by_host,
+    summarize,
+)
 from blocklist.detection.slowness import MIN_EFFECT
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import normalize_address
-from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.model.names import normalize_address, same_machine
+from blocklist.model.node import BlockAction, BlockedNode, check_node_id
 
 UNBLOCKED: Final = "the node was unblocked by hand since then"
 ALREADY_BLOCKED: Final = "the node is already blocked for this"
@@ -232,3 +253,299 @@ def claimed_at(history: Sequence[Change]) -> int | None:
             break
         at = change.at
     return at
+
+
+# Which blocks that there were agreed with what applications showed later. Pure.
+
+AFTERWARDS_MS: Final = 24 * 3_600_000
+"""Applications that began at most this time after the end of a block can still agree with it."""
+
+
+class Agreement(StrEnum):
+    """What later applications say about a block."""
+
+    AGREED = "agreed"
+    """The host was slow, or failed, in at least half of them."""
+    CONTRADICTED = "contradicted"
+    """It was as good as its peers in most of them."""
+    UNKNOWN = "no evidence"
+    """None used the host and could be compared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActualBlock:
+    """A block of the service in [start, end), Unix ms, with the owners of all its claims.
+
+    `differed` of the `applications` that began on the host after `start` agree with it.
+    """
+
+    node: str
+    start: int
+    end: int
+    owners: Sequence[str]
+    cause: str
+    applications: int = 0
+    differed: int = 0
+
+    @property
+    def agreement(self) -> Agreement:
+        if not self.applications:
+            return Agreement.UNKNOWN
+        return Agreement.AGREED if 2 * self.differed >= self.applications else Agreement.CONTRADICTED
+
+
+def actual_blocks(changes: Iterable[Change]) -> list[ActualBlock]:
+    """Return the blocks of a change log, each until it was removed or would have ended, in order of their start."""
+    open_blocks: dict[str, ActualBlock] = {}
+    found: list[ActualBlock] = []
+    for change in sorted(changes, key=lambda it: it.revision):
+        node = change.node
+        before = open_blocks.pop(node.id, None)
+        if change.type.frees:
+            if before is not None:
+                found.append(replace(before, end=change.at))
+            continue
+        owners = [claim.owner for claim in change.claims_after]
+        open_blocks[node.id] = ActualBlock(
+            node=node.id,
+            start=before.start if before else change.at,
+            end=node.end,
+            owners=list(dict.fromkeys([*(before.owners if before else ()), *owners])),
+            cause=node.cause,
+        )
+    return sorted([*found, *open_blocks.values()], key=lambda it: (it.start, it.node))
+
+
+def compare_with_evidence(blocks: Sequence[ActualBlock], evidence: Iterable[HostInApplication]) -> list[ActualBlock]:
+    """Return the blocks of which later evidence can be looked for, with what it says.
+
+    An application counts for a block if its first task on the host started after the block began, and before the next
+    one of the host or AFTERWARDS_MS after the end. A block that began after the last application is left out.
+    """
+    known = by_host(evidence)
+    latest = max((it.last for own in known.values() for it in own), default=0)
+    own = {
+        node: [it for host, found in known.items() if same_machine(node, host) for it in found]
+        for node in {block.node for block in blocks}
+    }
+    return [_compared(it, _until(it, blocks), own[it.node]) for it in blocks if it.start <= latest]
+
+
+def _until(block: ActualBlock, blocks: Sequence[ActualBlock]) -> int:
+    following = (it.start for it in blocks if same_machine(it.node, block.node) and it.start > block.start)
+    return min([block.end + AFTERWARDS_MS, *following])
+
+
+def _compared(block: ActualBlock, until: int, evidence: Sequence[HostInApplication]) -> ActualBlock:
+    later = [it for it in evidence if block.start <= it.first < until and (it.comparisons or _failed(it))]
+    return replace(block, applications=len(later), differed=sum(differed(it) for it in later))
+
+
+def differed(evidence: HostInApplication) -> bool:
+    """Whether the host was slow, or failed, in the application."""
+    slow = any(log(it.slowdown) >= MIN_EFFECT and it.slow_stages for it in evidence.comparisons)
+    return slow or _failed(evidence)
+
+
+def _failed(evidence: HostInApplication) -> bool:
+    return any(it.failure in CHARGED_TO_NODE for it in evidence.failures)
+
+
+# Proposals as text: rows for the table and the report, and JSON lines.
+
+_TITLES = {"node": "NODE", "severity": "SEVERITY", "until": "UNTIL (UTC)", "what": "", "cause": "EVIDENCE"}
+
+
+def proposal_row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
+    """Return a proposal as texts."""
+    verdict = proposal.verdict
+    if proposal.skip_reason is not None:
+        what = f"not applied: {proposal.skip_reason}"
+    else:
+        what = f"{'blocked' if applied else 'would be blocked'}{' (canary)' if verdict.canary else ''}"
+    return {
+        "node": verdict.host,
+        "severity": verdict.severity.name.lower(),
+        "action": verdict.action.name,
+        "cause": verdict.cause,
+        "until": format_time(verdict.end),
+        "chance": f"{verdict.p_value:.0e}",
+        "what": what,
+    }
+
+
+def format_time(millis: int) -> str:
+    """Format Unix ms in UTC; `never` from the year 10000 on, as for the end of a permanent block."""
+    return "never" if millis >= MAX_TIME else f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return a table for a terminal."""
+    if not rows:
+        return "No nodes to block.\n"
+    return columns(_TITLES, rows)
+
+
+def columns(titles: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows under titles, as wide as necessary."""
+    lines = [titles, *rows]
+    widths = {name: max(len(line[name]) for line in lines) for name in titles}
+    return "".join("  ".join(line[name].ljust(widths[name]) for name in titles).rstrip() + "\n" for line in lines)
+
+
+def json_line(proposal: Proposal, *, applied: bool) -> str:
+    """Return one JSON object; times are Unix ms."""
+    verdict = proposal.verdict
+    body = {
+        "node": verdict.host,
+        "severity": verdict.severity.name,
+        "action": verdict.action.name,
+        "cause": verdict.cause,
+        **({"canary": True} if verdict.canary else {}),
+        "since": verdict.since.first if verdict.since else None,
+        "sinceApplication": verdict.since.app if verdict.since else None,
+        "coreHoursLost": core_hours(sum(it.lost_ms for it in verdict.hurt)),
+        "applications": [_application(it) for it in verdict.hurt],
+        "seen": verdict.last_evidence,
+        "end": verdict.end,
+        "chance": verdict.p_value,
+        "earlierBlocks": proposal.earlier_blocks,
+        "applied": applied and proposal.skip_reason is None,
+        "whyNot": proposal.skip_reason,
+    }
+    return json.dumps(body, ensure_ascii=False)
+
+
+def _application(hurt: HurtApplication) -> dict[str, str | int | float]:
+    return {"application": hurt.app, "since": hurt.first, "coreHoursLost": core_hours(hurt.lost_ms)}
+
+
+def core_hours(millis: float) -> float:
+    """Task time as core-hours: a task occupies one core."""
+    return round(millis / HOUR_MS, 4)
+
+
+def release_sentence(release: Release, *, applied: bool) -> str:
+    what = "is no longer claimed" if applied else "would no longer be claimed"
+    return f"Node {release.host} {what}: {release.reason}."
+
+
+def release_line(release: Release, *, applied: bool) -> str:
+    """Return a release as one JSON object."""
+    applications = list(release.applications)
+    body = {"node": release.host, "released": True, "cause": release.reason, "cleanApplications": applications}
+    return json.dumps(body | {"applied": applied}, ensure_ascii=False)
+
+
+# What rules would have blocked in the past, and what that would have saved and cost. Pure.
+#
+# The applications are replayed in the order in which they ended. After each one, all that had ended are judged as a
+# run of the command would have judged them at that moment, and blocked for as long as the service would have.
+#
+# Saved and cost are hours of tasks that started on a host while it would have been blocked; a task occupies one core.
+# Saved core-hours are task time above what peers needed, and all time of tasks that failed by the fault of the host.
+# The cost is healthy core-hours that would have been out of service: time of tasks on which the host was as good as
+# its peers, or could not be compared. An idle host saves and costs nothing.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastBlock:
+    """A block in [start, end), Unix ms, that rules would have led to."""
+
+    host: str
+    start: int
+    end: int
+    action: BlockAction
+    cause: str
+    canary: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockEffect:
+    """Time of the tasks that started on a host while it would have been blocked, in ms."""
+
+    saved_ms: int = 0
+    cost_ms: int = 0
+
+    def __add__(self, other: BlockEffect) -> BlockEffect:
+        return BlockEffect(saved_ms=self.saved_ms + other.saved_ms, cost_ms=self.cost_ms + other.cost_ms)
+
+
+Times = Mapping[str, Sequence[TaskTime]]
+"""The task times of each host."""
+
+
+def effect(block: PastBlock, times: Times) -> BlockEffect:
+    """What a block would have saved and cost, in the minutes that begin during it."""
+    during = [it for it in times.get(block.host, ()) if block.start <= it.minute < block.end]
+    return BlockEffect(saved_ms=sum(it.lost_ms for it in during), cost_ms=sum(it.healthy_ms for it in during))
+
+
+def replay(evidence: Iterable[HostInApplication], rules: Rules, kinds: MachineKinds) -> list[PastBlock]:
+    """Return the blocks, in the order in which they begin. An extended block is one, until its last end."""
+    past = _Replay(rules, kinds)
+    for end, own in applications_by_end(evidence):
+        past.add(own, end + 1)
+    return past.blocks
+
+
+def applications_by_end(evidence: Iterable[HostInApplication]) -> list[tuple[int, list[HostInApplication]]]:
+    """The end of each application with what it shows, the first to end first."""
+    found: defaultdict[str, list[HostInApplication]] = defaultdict(list)
+    for each in evidence:
+        found[each.app].append(each)
+    return sorted(((max(it.last for it in own), own) for own in found.values()), key=lambda it: (it[0], it[1][0].app))
+
+
+class _Replay:
+    """What was known at some time, and the blocks until then."""
+
+    def __init__(self, rules: Rules, kinds: MachineKinds) -> None:
+        self._rules = rules
+        self._kinds = kinds
+        self._known: list[HostInApplication] = []
+        self._blocks: defaultdict[str, list[PastBlock]] = defaultdict(list)
+
+    @property
+    def blocks(self) -> list[PastBlock]:
+        return sorted((it for own in self._blocks.values() for it in own), key=lambda it: (it.start, it.host))
+
+    def add(self, ended: Sequence[HostInApplication], now: int) -> None:
+        """Judge when an application has ended. What began on a blocked host would not have run there."""
+        self._known += [it for it in ended if not any(own.start <= it.first < own.end for own in self._blocks[it.host])]
+        judged = judge_with_history(
+            lambda _: summarize(self._known), self._rules, self._kinds, lambda host: self._history(host, now), now=now
+        )
+        for proposal in judged.proposals:
+            if proposal.skip_reason is None:
+                self._block(proposal.verdict, now)
+
+    def _block(self, verdict: NodeVerdict, now: int) -> None:
+        own = self._blocks[verdict.host]
+        block = PastBlock(
+            host=verdict.host,
+            start=now,
+            end=verdict.end,
+            action=verdict.action,
+            cause=verdict.cause,
+            canary=verdict.canary,
+        )
+        if own and own[-1].end > now:
+            own[-1] = replace(block, start=own[-1].start)
+        else:
+            own.append(block)
+
+    def _history(self, host: str, now: int) -> list[Change]:
+        """The changes that the service would have had then. Raises InvalidError."""
+        name = node_id(host)
+        return [change for block in self._blocks[host] for change in _recorded(name, block, now)]
+
+
+def _recorded(name: str, block: PastBlock, now: int) -> Iterable[Change]:
+    node = BlockedNode(
+        id=name, action=block.action, start=block.start, end=block.end, cause=block.cause, canary=block.canary
+    )
+    claims = (Claim(owner=DETECTION_OWNER, author=None, block=node),)
+    yield Change(revision=1, type=ChangeType.BLOCKED, at=block.start, node=node, claims=claims)
+    if block.end <= now:
+        yield Change(revision=2, type=ChangeType.EXPIRED, at=block.end, node=node)

@@ -2,13 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, log10
-from typing import Final
+from math import floor, log, log10
+from typing import Final, Generic, TypeVar
 
-from blocklist.detection.node_summary import FailureClass, Metric
-from blocklist.detection.report_data import BINS, Spread, StageFailures, StageTimes
+from blocklist.detection.heuristics import BY_METRIC, NodeFinding, NodeVerdict
+from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, HostInApplication, Metric
+from blocklist.detection.proposals import ActualBlock, actual_blocks, differed, manual_unblocks
+from blocklist.detection.slowness import MIN_EFFECT
+from blocklist.model.changes import Change
+
+# The numbers behind the pictures of the report. Pure.
+
+MAX_STAGES: Final = 12
+"""Maximum number of stages in the pictures of a finding: those in which the node spent most time, or failed most."""
+INTERVALS: Final = 40
+"""Number of intervals between the quantiles of the times of a group of tasks."""
+BINS: Final = 60
+"""Number of bins of failures over time."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspect:
+    """A node with findings; evidence before `since` (Unix ms) does not count."""
+
+    host: str
+    findings: Sequence[NodeFinding]
+    since: int = 0
+
+    @property
+    def failure_classes(self) -> Sequence[FailureClass]:
+        """Those that are looked at over time: of its findings if it fails, else all that are events of a machine."""
+        found = [it.subject for it in self.findings if isinstance(it.subject, FailureClass)]
+        return found or [it for it in CHARGED_TO_NODE if it is not FailureClass.SLOW_SERVER]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The times of a group of tasks: their median, and quantiles from the smallest to the largest."""
+
+    tasks: int
+    hosts: int
+    median: float
+    quantiles: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTimes:
+    """A stage in which a node was compared with its peers.
+
+    The times are seconds; seconds per GB by the metrics of network and disk. `slowdown` is the factor that the verdict
+    counts: it divides out larger tasks. For a slow server, the times are fetch wait, and the factor that of its peers.
+    """
+
+    app: str
+    stage: int
+    attempt: int
+    last: int
+    slowdown: float
+    slow: bool
+    own: Spread
+    peers: Spread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageFailures:
+    """Failures in a stage: `own` are charged to the node, `others` to its peers, at most `peer_max` to one of them.
+
+    `own_tasks` and `peer_tasks` are all that ended there, `peer_hosts` the number of peers.
+    """
+
+    app: str
+    stage: int
+    attempt: int
+    last: int
+    own: int
+    own_tasks: int
+    others: int
+    peer_max: int
+    peer_tasks: int
+    peer_hosts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages(Generic[T]):
+    """The stages of a finding that are shown, in the order of time; in `total` there are more, `slow` of them slow."""
+
+    shown: Sequence[T]
+    total: int
+    slow: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureBin:
+    """Failures in one of BINS parts of a span of time: charged to a node, to all others, and to the worst of these."""
+
+    column: int
+    own: int
+    others: int
+    peer_max: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApplicationTotal:
+    """An application: its name, if the log has one, and the time of all its tasks in ms."""
+
+    name: str | None
+    time_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogTotals:
+    """What was read: the times of the first and the last event (Unix ms; None without events), and numbers.
+
+    `time_ms` is the time of all tasks.
+    """
+
+    begin: int | None
+    end: int | None
+    applications: int
+    time_ms: int
+    stages: int
+
+
+FindingKey = tuple[str, str]
+"""The host and the subject of a finding."""
+Runs = Mapping[str, Sequence[HostInApplication]]
+"""What applications show about a host, in the order of time."""
+Spans = Mapping[str, tuple[int, int]]
+"""From when until when (Unix ms) a host is looked at."""
+
 
 WIDTH: Final = 300
 """Width of a picture of a stage."""
@@ -195,3 +320,123 @@ def _short(number: float) -> str:
 
 def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# What happened on a node in the order of time: applications, blocks, manual unblocks and failures. Pure.
+
+MAX_RUNS: Final = 30
+"""Maximum number of applications in a timeline: the latest."""
+MAX_BLOCKS: Final = 20
+"""Maximum number of blocks and of unblocks that are listed: the latest."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockHistory:
+    """The blocks of a node at the service, and the changes with which somebody unblocked it by hand."""
+
+    blocks: Sequence[ActualBlock]
+    unblocks: Sequence[Change]
+
+    @classmethod
+    def of(cls, changes: Sequence[Change]) -> BlockHistory:
+        return cls(blocks=actual_blocks(changes)[-MAX_BLOCKS:], unblocks=list(manual_unblocks(changes))[-MAX_BLOCKS:])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRow:
+    """An application on the node: what it shows, and its bar. `lost_ms`: None if the verdict does not charge it."""
+
+    run: HostInApplication
+    found: str
+    bar: Bar | None
+    lost_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Rows with bars in one span of time (Unix ms). `history`: None if it is not known.
+
+    `earlier` applications are not shown. `unblock_bars` mark manual unblocks.
+    """
+
+    span: Span
+    history: BlockHistory | None
+    block_bars: Sequence[Bar]
+    unblock_bars: Sequence[Bar]
+    own_failures: Sequence[Bar]
+    peer_failures: Sequence[Bar]
+    own_failed: int
+    others_failed: int
+    runs: Sequence[RunRow]
+    earlier: int
+
+
+def span_of(runs: Sequence[HostInApplication], history: BlockHistory | None) -> Span:
+    """From the first application that is shown to the end of the last one.
+
+    It is longer by up to half of that in each direction if there were blocks or unblocks.
+    """
+    shown = runs[-MAX_RUNS:]
+    begin, end = min(it.first for it in shown), max(it.last for it in shown)
+    half = max(1, (end - begin) // 2)
+    blocks, unblocks = ([], []) if history is None else (history.blocks, history.unblocks)
+    times = [*(time for it in blocks for time in (it.start, it.end)), *(it.at for it in unblocks)]
+    return max(begin - half, min([begin, *times])), min(end + half, max([end, *times]))
+
+
+def timeline(
+    verdict: NodeVerdict,
+    runs: Sequence[HostInApplication],
+    history: BlockHistory | None,
+    failures: Sequence[FailureBin],
+    since: int,
+    span: Span,
+) -> Timeline:
+    """The timeline of a node; applications that ended before `since` are no evidence any more."""
+    blocks, unblocks = ([], []) if history is None else (history.blocks, history.unblocks)
+    lost = {it.app: it.lost_ms for it in verdict.hurt}
+    highest = max((max(it.own, it.peer_max) for it in failures), default=1)
+    shown = runs[-MAX_RUNS:]
+    return Timeline(
+        span=span,
+        history=history,
+        block_bars=_present(bar("blocked", it.start, it.end, span, ", ".join(it.owners)) for it in blocks),
+        unblock_bars=_present(bar("unblocked", it.at, it.at, span, "unblocked by hand") for it in unblocks),
+        own_failures=failure_bars(((it.column, it.own) for it in failures), highest),
+        peer_failures=failure_bars(((it.column, it.peer_max) for it in failures), highest),
+        own_failed=sum(it.own for it in failures),
+        others_failed=sum(it.others for it in failures),
+        runs=[_run_row(it, lost, span, since) for it in shown],
+        earlier=len(runs) - len(shown),
+    )
+
+
+def _run_row(run: HostInApplication, lost: Mapping[str, int], span: Span, since: int) -> RunRow:
+    known = bool(run.comparisons or run.failures)
+    kind = "differed" if differed(run) else "same" if known else "unknown"
+    ignored = "; before the node was unblocked by hand, so it does not count" if run.last < since else ""
+    found = f"{what_it_shows(run)}{ignored}"
+    return RunRow(run=run, found=found, bar=bar(kind, run.first, run.last, span, found), lost_ms=lost.get(run.app))
+
+
+def what_it_shows(run: HostInApplication) -> str:
+    """What an application shows about the node, in one sentence."""
+    slow = [
+        f"{it.slowdown:.1f}x slower{BY_METRIC[it.metric]} in {it.slow_stages} of {count_of(it.stages, 'stage')}"
+        for it in run.comparisons
+        if log(it.slowdown) >= MIN_EFFECT and it.slow_stages
+    ]
+    failed = [
+        f"{it.failure}: {count_of(it.tasks, 'task')} in {count_of(it.stages, 'stage')}"
+        for it in run.failures
+        if it.failure in CHARGED_TO_NODE
+    ]
+    if slow or failed:
+        return "; ".join([*slow, *failed])
+    return "as good as its peers" if run.comparisons else "not compared: too few tasks or hosts"
+
+
+def _present(bars: Iterable[Bar | None]) -> list[Bar]:
+    return [it for it in bars if it is not None]

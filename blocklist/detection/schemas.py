@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -150,3 +151,14 @@ def conform(frame: DataFrame, schema: StructType) -> DataFrame:
     if wrong:
         raise ValueError(f"These columns are missing or of another type: {', '.join(wrong)}.")
     return frame.select(*schema.fieldNames())
+
+
+# What is left out of an analysis, and why.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Omission:
+    """Lines, logs or pods that are left out. `subject`: which ones; the counts in `sentence` may grow."""
+
+    subject: str
+    sentence: str

@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -14,9 +15,23 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection.rule_set import Groups, RuleSet
-from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import normalize_address
+from blocklist.detection.heuristics import Rules
+from blocklist.detection.options import Groups, RuleSet
+from blocklist.detection.proposals import (
+    UNBLOCKED,
+    History,
+    JudgedNodes,
+    Proposal,
+    Release,
+    Summaries,
+    claimed_at,
+    node_id,
+    release,
+)
+from blocklist.model.claims import DETECTION_OWNER
+from blocklist.model.errors import DismissedError, InvalidError, NotFoundError
+from blocklist.model.names import normalize_address, same_machine
+from blocklist.model.node import is_node_id
 
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 """For a JVM that this process starts: without the C2 compiler, which takes more CPU time than its code saves."""
@@ -89,3 +104,62 @@ def _by_label(label: str, client: BlocklistClient | None, hosts: Sequence[str]) 
     }
     keys = {host: normalize_address(host) or host for host in hosts}
     return {host: named[key] for host, key in keys.items() if key in named}
+
+
+# Proposals -> claims at the service. Idempotent: the same logs lead to the same claim.
+
+
+def history_of(client: BlocklistClient | None) -> History:
+    """Return what the service knows about a host; nothing without a service. It raises BlocklistError."""
+    return lambda host: client.history(node_id(host)) if client is not None else ()
+
+
+def apply(client: BlocklistClient, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Claim the proposed nodes; return the proposals, those that were dismissed meanwhile with that as `skip_reason`.
+
+    Raises BlocklistError; claims made before stay, and a retry is harmless.
+    """
+    return [it if it.skip_reason is not None else _apply_one(client, it) for it in proposals]
+
+
+def _apply_one(client: BlocklistClient, proposal: Proposal) -> Proposal:
+    verdict = proposal.verdict
+    try:
+        client.put_claim(
+            node_id(verdict.host),
+            DETECTION_OWNER,
+            verdict.cause,
+            action=verdict.action,
+            end=verdict.end,
+            canary=verdict.canary,
+            last_evidence=verdict.last_evidence,
+        )
+    except DismissedError:
+        return replace(proposal, skip_reason=UNBLOCKED)
+    return proposal
+
+
+def find_releases(
+    client: BlocklistClient, judged: JudgedNodes, summaries: Summaries, history: History, rules: Rules
+) -> list[Release]:
+    """Return the nodes whose claims are removed early. Raises BlocklistError.
+
+    A node that this run claims again keeps its claim.
+    """
+    claimed = {it.verdict.host for it in judged.proposals if it.skip_reason is None}
+    hosts = [node.host for node in judged.summaries if node.host not in claimed]
+    hosts = [host for host in hosts if is_node_id(normalize_address(host) or host)]
+    nodes = [claim.node for claim in client.all_claims(owner=DETECTION_OWNER)]
+    held = [host for host in hosts if any(same_machine(node, host) for node in nodes)]
+    since = {host: at for host in held if (at := claimed_at(history(host))) is not None}
+    if not since:
+        return []
+    recent = [node for node in summaries(since) if node.host in since]
+    return [found for node in recent if (found := release(node, rules)) is not None]
+
+
+def remove_claims(client: BlocklistClient, releases: Sequence[Release]) -> None:
+    """Remove the claims of detection. Raises BlocklistError; a claim that has ended meanwhile is no error."""
+    for it in releases:
+        with suppress(NotFoundError):
+            client.remove_claim(node_id(it.host), DETECTION_OWNER)

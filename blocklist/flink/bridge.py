@@ -36,10 +36,9 @@ from blocklist.flink.node_names import FlinkNodeIds, NoAliases, NodeAliases
 from blocklist.flink.rpc import LEADER_INTERVAL, TIMEOUT, RestRequest
 from blocklist.flink.start_checks import ConfigurationCheck, advice, check_configuration
 from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
-from blocklist.model.backoff import Backoff
-from blocklist.model.listener import ListenerRole
+from blocklist.model.listener import ListenerRole, Report
 from blocklist.model.node import BlockAction, BlockedNode, is_node_id
-from blocklist.model.report import Report
+from blocklist.model.time import Backoff
 
 log = logging.getLogger("blocklist.flink")
 

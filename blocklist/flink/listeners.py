@@ -14,9 +14,8 @@ from blocklist.flink.effects import Acknowledged, Effect, acknowledged, decide
 from blocklist.flink.marking import listener_lease
 from blocklist.flink.state import ClusterState
 from blocklist.model.evidence import Finding
-from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, truncate_reasons
+from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, Report, truncate_reasons
 from blocklist.model.node import BlockedNode, is_node_id
-from blocklist.model.report import Report
 
 log = logging.getLogger("blocklist.flink")
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from blocklist.model.host_matching import normalize_address
+from blocklist.model.names import normalize_address
 from blocklist.model.node import BlockedNode
 
 MAX_LEASE: Final = 30_000

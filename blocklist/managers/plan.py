@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from blocklist.model.claims import ClaimsOrAuthor
 from blocklist.model.node import BlockAction, BlockedNode, merge
-from blocklist.model.node_facts import NodeFacts
+from blocklist.model.reported_node import NodeFacts
 from blocklist.model.time import to_utc
 
 

@@ -13,12 +13,10 @@ from typing import Any, Final, Generic
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
 from blocklist.managers.plan import DesiredState, Manager, ManagerError, ManagerPlan, P, Stoppable, TransientError
-from blocklist.model.backoff import Backoff
-from blocklist.model.listener import MAX_ENTRIES, truncate_reasons
+from blocklist.model.listener import MAX_ENTRIES, Report, truncate_reasons
 from blocklist.model.node import PERMANENT, is_node_id
-from blocklist.model.node_facts import NodeFacts, report_nodes
-from blocklist.model.report import Report
-from blocklist.model.reported_node import ReportedNode, node_ids
+from blocklist.model.reported_node import NodeFacts, ReportedNode, node_ids, report_nodes
+from blocklist.model.time import Backoff
 from blocklist.wire.json import dump_json
 from blocklist.wire.reports import report_fields
 

@@ -30,9 +30,9 @@ from blocklist.managers.plan import (
     free_steps,
     merged_block,
 )
-from blocklist.model.host_matching import HostMatcher, normalize_address
+from blocklist.model.names import HostMatcher, normalize_address
 from blocklist.model.node import BlockedNode
-from blocklist.model.node_facts import NodeFacts, make_label_value
+from blocklist.model.reported_node import NodeFacts, make_label_value
 
 MARK: Final = "blocklist: "
 NODES_PER_COMMAND: Final = 200

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.claims import MAX_COUNTED, Repeat, RepeatRule, expand, owner_matches
 from blocklist.model.draft import Draft
-from blocklist.model.host_matching import Aliases, NameIndex, no_aliases, normalize_name, short_name
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import Aliases, MachineIndex, NameIndex, no_aliases, normalize_name, short_name
 from blocklist.model.tracker import BlocklistView
 
 COUNTED_OWNERS: Final = ("alertmanager/*", "evidence", "detection")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from blocklist.model.durations import format_duration
 from blocklist.model.errors import InvalidError, LimitError
 from blocklist.model.node import MAX_CAUSES, BlockedNode, check_text, merge
+from blocklist.model.time import format_duration
 
 # Repeats: an automatic block of a node lasts longer after others. Pure; durations are in milliseconds.
 

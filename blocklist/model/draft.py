@@ -24,7 +24,7 @@ from blocklist.model.claims import (
     without_owner,
 )
 from blocklist.model.errors import ConflictError, InvalidError, NotFoundError
-from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
+from blocklist.model.names import Aliases, NameIndex, no_aliases
 from blocklist.model.node import BlockedNode, merge
 from blocklist.model.time import format_utc
 from blocklist.model.tracker import BlocklistView, claims_on, find_blocked, find_one_blocked

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final, NamedTuple
 
-from blocklist.model.host_matching import Aliases, first_label, machine_keys, no_aliases
+from blocklist.model.names import Aliases, first_label, machine_keys, no_aliases
 from blocklist.model.node import BlockAction, BlockedNode, merge
 
 VERSIONS: Final = (1, 2)

@@ -16,8 +16,9 @@ from typing import Final
 
 from blocklist.model.claims import claim_of
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import (
+from blocklist.model.names import (
     Aliases,
+    MachineIndex,
     MachineOf,
     NameIndex,
     first_label,
@@ -25,7 +26,6 @@ from blocklist.model.host_matching import (
     normalize_name,
     same_machine,
 )
-from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
 from blocklist.model.tracker import BlocklistView, claims_on, find_blocked
 

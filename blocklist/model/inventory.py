@@ -17,13 +17,89 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
-from blocklist.model.host_matching import NameIndex, normalize_address, normalize_name, short_name
-from blocklist.model.multimap import Multimap
+from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
+from blocklist.model.names import Multimap, NameIndex, normalize_address, normalize_name, short_name
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
-from blocklist.model.source_nodes import ABSENT, Believed, SourceNodes
+from blocklist.model.selector import Selector, unknown_keys
+
+# SourceNodes: what one source reports, and what of it is believed. Pure.
+
+
+class _Absent(Enum):
+    ABSENT = "absent"
+
+
+ABSENT: Final = _Absent.ABSENT
+"""A node that a source does not report."""
+Absent = Literal[_Absent.ABSENT]
+Believed = ReportedNode | str | Absent
+"""What counts of a report about one node: all of it; its id only; or it is not reported."""
+
+
+class SourceNodes:
+    """The nodes that a source reports, and those on which it runs, under their ids in normal form.
+
+    What a source that is not `trusted` reports about a node, besides its id, counts while it runs there.
+    """
+
+    def __init__(self, *, trusted: bool) -> None:
+        self._trusted = trusted
+        self._nodes: dict[str, ReportedNode | str] = {}
+        self._described = NameIndex()
+        self._running: dict[str, str] = {}
+        self._running_names = NameIndex()
+
+    def set_nodes(self, nodes: Iterable[str | ReportedNode]) -> Mapping[str, Believed]:
+        """Replace the reported nodes; what counts now of those that changed."""
+        after = _by_id(nodes)
+        before = self._nodes
+        changed = [key for key in {**before, **after} if before.get(key, ABSENT) != after.get(key, ABSENT)]
+        earlier = {key: self._believed(key) for key in changed}
+        self._nodes = after
+        for key in changed if not self._trusted else ():
+            self._described.discard(key)
+            if isinstance(after.get(key), ReportedNode):
+                self._described.add(key)
+        return self._changes(earlier)
+
+    def set_running(self, node_ids: Iterable[str]) -> Mapping[str, Believed]:
+        """Replace the nodes on which it runs; what counts now of those that changed."""
+        # Of several spellings always the same one: the order in which they are reported must not matter.
+        after = {normalize_name(name): name for name in sorted(set(node_ids))}
+        changed = {name for name in {**self._running, **after} if self._running.get(name) != after.get(name)}
+        matching = (key for name in changed for key in self._described.matching(name))
+        earlier = {key: self._believed(key) for key in changed.union(matching)}
+        for name in changed:
+            (self._running_names.add if name in after else self._running_names.discard)(name)
+        self._running = after
+        return self._changes(earlier)
+
+    def _changes(self, earlier: Mapping[str, Believed]) -> Mapping[str, Believed]:
+        return {key: now for key, before in earlier.items() if (now := self._believed(key)) != before}
+
+    def _believed(self, key: str) -> Believed:
+        node = self._nodes.get(key, ABSENT)
+        if node is ABSENT:
+            return self._running.get(key, ABSENT)
+        if isinstance(node, str) or self._trusted or any(self._running_names.matching(key)):
+            return node
+        return node.id
+
+
+def _by_id(nodes: Iterable[str | ReportedNode]) -> dict[str, ReportedNode | str]:
+    """The nodes by their ids in normal form; only the id where nothing else is reported."""
+    found: dict[str, ReportedNode | str] = {}
+    for node in nodes:
+        if isinstance(node, str):
+            found.setdefault(normalize_name(node), node)
+        else:
+            found[normalize_name(node.id)] = node.id if node.is_bare else node
+    return found
+
 
 MAX_CLAIMING: Final = 16
 """Maximum number of ids that may claim an alias: more are ambiguous, without a comparison of each."""
@@ -481,3 +557,60 @@ class AliasIndex:
     def matching(self, name: str) -> set[str]:
         """The nodes that claim a name of the same machine: short or full, as NameIndex compares names."""
         return {node for alias in self._names.matching(name) for node in self.claiming(alias)}
+
+
+# What a selector selects among the known nodes, and hints for labels that no node has. Pure.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The selected nodes, sorted, under the ids by which they are known and as these are spelt.
+
+    `hints` has a sentence for each label in the selector that no node has.
+    """
+
+    selector: Selector
+    nodes: Sequence[str]
+    spelt: Sequence[str]
+    hints: Sequence[str]
+
+    def require_nodes(self, max_nodes: int | None = None) -> Sequence[str]:
+        """The nodes as they are spelt, to be changed.
+
+        Raises NotFoundError if there are none, InvalidError for more than the maximum.
+        """
+        if not self.nodes:
+            sentence = f"The selector {self.selector} selects no node. Nothing was changed."
+            raise NotFoundError(" ".join([sentence, *self.hints]))
+        if max_nodes is not None and len(self.nodes) > max_nodes:
+            raise InvalidError(
+                f"The selector {self.selector} selects {len(self.nodes):,} nodes; at most {max_nodes:,} can be changed"
+                " at once. Nothing was changed."
+            )
+        return self.spelt
+
+    def require_known_labels(self) -> None:
+        """Raise UnknownNodeError if no node has one of the labels."""
+        if self.hints:
+            raise UnknownNodeError(self.hints[0], self.hints)
+
+
+def select_nodes(selector: Selector, nodes: Inventory) -> Selection:
+    """The known nodes with labels that satisfy the selector."""
+    selected = sorted(node for node in nodes if selector.matches(nodes.labels_of(node)))
+    spelt = [nodes.spelling(node) for node in selected]
+    return Selection(selector=selector, nodes=selected, spelt=spelt, hints=label_hints(selector, nodes))
+
+
+def selects(selector: Selector, nodes: Inventory, node_id: str) -> bool:
+    """Whether a machine that `node_id` means is selected. A node that is not known has no labels."""
+    labels: list[Mapping[str, str]] = [nodes.labels_of(known) for known in nodes.known_as(node_id)]
+    return any(selector.matches(each) for each in labels or [{}])
+
+
+def label_hints(selector: Selector, nodes: Inventory) -> list[str]:
+    """A sentence for each label in the selector that no known node has."""
+    return [
+        f"No node has the label {key}" + ("." if similar is None else f"; did you mean {similar}?")
+        for key, similar in unknown_keys(selector, nodes.label_keys()).items()
+    ]

@@ -15,15 +15,13 @@ from typing import Final
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import ANONYMOUS, is_authored_by
 from blocklist.model.draft import Draft
-from blocklist.model.durations import exact_duration
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
-from blocklist.model.machine_count import MachineCount
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import MachineCount, MachineIndex
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.selector import check_label_key
-from blocklist.model.time import format_utc
+from blocklist.model.time import exact_duration, format_utc
 from blocklist.model.usable_nodes import ListenerNodes, Shortfall, blocked_ids, shortfalls
 
 # Failure domains: how many nodes with the same value of a label may be blocked at one time. Pure.
@@ -158,7 +156,7 @@ _NONE: Final = Limits()
 class EvidenceLimit:
     """How many nodes evidence may block at once: this share of the confirmed nodes, at least one. 1 means no limit.
 
-    `confirmed` returns the number of confirmed nodes, see blocklist.model.confirmed_nodes.
+    `confirmed` returns the number of confirmed nodes, see blocklist.model.names.
     """
 
     share: float

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import csv
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
+from ipaddress import ip_address
+from itertools import islice
 from sys import intern
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import normalize_address, normalize_name
-from blocklist.model.node import check_node_id
+from blocklist.model.names import normalize_address, normalize_name
+from blocklist.model.node import check_node_id, is_node_id
 from blocklist.model.selector import check_label_key, check_label_value
 
 MAX_NAMES: Final = 16
@@ -102,3 +107,167 @@ def _no_address(text: str) -> str:
 def _check_number(what: str, values: Collection[str], maximum: int) -> None:
     if len(values) > maximum:
         raise InvalidError(f"{len(values)} {what} are too many: at most {maximum} are allowed.")
+
+
+# What managers and agents report about nodes: names, addresses and labels that tell them apart. Pure.
+
+_INVALID: Final = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFacts:
+    """A node as a manager or an agent describes it. `names` may contain addresses; `labels` are pairs of key and value.
+
+    Only facts that rarely change belong here: each change is a report.
+    """
+
+    id: str
+    names: Sequence[str] = ()
+    labels: Sequence[tuple[str, str]] = field(default=())
+
+
+def make_label_value(text: str) -> str:
+    """The text as the value of a label: without slashes around it, others as dots, other characters as underscores.
+
+    YARN's rack `/dc1/rack-2` is `dc1.rack-2`. Empty if nothing is left.
+    """
+    return _INVALID.sub("_", text.strip().strip("/").replace("/", ".")).strip("_.-")
+
+
+def report_nodes(nodes: Iterable[NodeFacts]) -> list[str | ReportedNode]:
+    """The nodes for a heartbeat, by id. What the service would reject, or what cannot tell nodes apart, is left out.
+
+    That are names and addresses that several nodes have, loopback addresses, and labels with invalid or long texts.
+    """
+    by_id = {normalize_name(node.id): node for node in nodes if is_node_id(node.id)}
+    known = [by_id[node_id] for node_id in sorted(by_id)]
+    uses = Counter(name for node in known for name in set(map(normalize_name, [node.id, *node.names])))
+    return [_report(node, uses) for node in known]
+
+
+def _report(node: NodeFacts, uses: Counter[str]) -> str | ReportedNode:
+    further = [name for name in map(normalize_name, node.names) if uses[name] == 1 and _identifies(name)]
+    names = [name for name in further if normalize_address(name) is None]
+    addresses = [name for name in further if normalize_address(name) is not None]
+    labels = dict(islice((label for label in node.labels if _is_label(*label)), MAX_LABELS))
+    reported = make_reported_node(node.id, names[:MAX_NAMES], addresses[:MAX_NAMES], labels)
+    return node.id if reported.is_bare else reported
+
+
+def _identifies(name: str) -> bool:
+    """Whether a name or an address can mean one machine only."""
+    if normalize_address(name) is None:
+        return is_node_id(name) and name.partition(".")[0] != "localhost"
+    address = ip_address(name)
+    return not (address.is_loopback or address.is_unspecified or address.is_link_local)
+
+
+def _is_label(key: str, value: str) -> bool:
+    try:
+        check_label_key(key)
+        check_label_value(value)
+    except InvalidError:
+        return False
+    return True
+
+
+# The file of nodes: CSV with the header `id,names,addresses,labels`. Pure.
+#
+# Several names, addresses or labels `key=value` are separated by spaces or `;`. Empty lines, and lines that begin
+# with `#`, are skipped. Columns may be in any order; `id` is required.
+
+MAX_NODES: Final = 100_000
+"""Maximum number of nodes in the file."""
+MAX_FAULTS: Final = 10
+"""Maximum number of faults that an error names."""
+COLUMNS: Final = ("id", "names", "addresses", "labels")
+_SEPARATOR: Final = re.compile(r"[\s;]+")
+
+
+class _FaultError(Exception):
+    """What is wrong with the value of a column."""
+
+    def __init__(self, column: str, message: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+def parse_nodes_file(text: str) -> list[ReportedNode]:
+    """The nodes in the file. Raises InvalidError with line and column of each fault, both counted from 1."""
+    rows = _rows(text.removeprefix("\ufeff"))
+    number, header = next(rows, (1, []))
+    columns = [name.strip().lower() for name in header]
+    if "id" not in columns or len(set(columns)) < len(columns) or not set(columns) <= set(COLUMNS):
+        raise InvalidError(f"line {number}: the header must be {','.join(COLUMNS)}, without others; id is required.")
+    nodes: dict[str, tuple[int, ReportedNode]] = {}
+    faults: list[str] = []
+    for number, row in rows:
+        if len(faults) >= MAX_FAULTS or len(nodes) > MAX_NODES:
+            break
+        try:
+            node = _node(columns, row)
+        except _FaultError as fault:
+            faults.append(_fault_line(number, columns, fault))
+            continue
+        earlier, _ = nodes.setdefault(normalize_name(node.id), (number, node))
+        if earlier != number:
+            faults.append(_fault_line(number, columns, _FaultError("id", f"{node.id} is also in line {earlier}.")))
+    if len(nodes) > MAX_NODES:
+        faults.append(f"there are more than {MAX_NODES:,} nodes.")
+    if faults:
+        raise InvalidError(faults[0], faults)
+    return [node for _, node in nodes.values()]
+
+
+def _fault_line(number: int, columns: Sequence[str], fault: _FaultError) -> str:
+    return f"line {number}, column {columns.index(fault.column) + 1} ({fault.column}): {fault}"
+
+
+def _rows(text: str) -> Iterator[tuple[int, Sequence[str]]]:
+    """The rows that are not empty and no comments, with the numbers of their lines."""
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        for row in reader:
+            if any(row) and not row[0].lstrip().startswith("#"):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise InvalidError(f"line {reader.line_num}: {error}.") from None
+
+
+def _node(columns: Sequence[str], row: Sequence[str]) -> ReportedNode:
+    if len(row) > len(columns):
+        raise _FaultError(columns[-1], f"there are {len(row)} values, but {len(columns)} columns.")
+    values = dict(zip(columns, [value.strip() for value in row], strict=False))
+    node_id = values.get("id", "")
+    names, addresses = _split(values.get("names", "")), _split(values.get("addresses", ""))
+    labels = _labels(_split(values.get("labels", "")))
+    try:
+        return make_reported_node(node_id, names, addresses, labels)
+    except InvalidError as error:
+        raise _FaultError(_faulty_column(node_id, names, addresses), error.detail) from None
+
+
+def _faulty_column(node_id: str, names: Sequence[str], addresses: Sequence[str]) -> str:
+    """The first column that is not valid; the others are valid up to the labels."""
+    for column, given in (("id", ([], [])), ("names", (names, [])), ("addresses", (names, addresses))):
+        try:
+            make_reported_node(node_id, *given)
+        except InvalidError:
+            return column
+    return "labels"
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise _FaultError("labels", f"write {text[:80]!a} as key=value.")
+        if key in labels:
+            raise _FaultError("labels", f"the label {key[:80]!a} is given twice.")
+        labels[key] = value
+    return labels
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in _SEPARATOR.split(text) if part]

@@ -13,8 +13,7 @@ from typing import Final, Protocol
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, ClaimsOrAuthor, claim_of, expand, live_claims
 from blocklist.model.errors import AmbiguousNodeError
-from blocklist.model.host_matching import Aliases, NameIndex, no_aliases, normalize_name, same_machine
-from blocklist.model.multimap import Multimap
+from blocklist.model.names import Aliases, Multimap, NameIndex, no_aliases, normalize_name, same_machine
 from blocklist.model.node import PERMANENT, BlockedNode
 
 
@@ -214,7 +213,7 @@ class BlocklistView(Protocol):
         """The ids on the list on which an owner has a claim that is not implied, those that have ended included."""
 
     def aliases(self, node_id: str) -> Collection[str]:
-        """What else the machine is called, see blocklist.model.host_matching.Aliases."""
+        """What else the machine is called, see blocklist.model.names.Aliases."""
 
     def count(self, now: int) -> int: ...
 

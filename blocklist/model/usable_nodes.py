@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.draft import Draft
-from blocklist.model.host_matching import NameIndex
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import MachineIndex, NameIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from blocklist.wire.body import Body, Doc, Millis, with_example
 from blocklist.wire.json import Json
 
 if TYPE_CHECKING:
-    from blocklist.model.drift import Drift, DriftReport
+    from blocklist.model.listener import Drift, DriftReport
 
 DriftKindName = Literal["tasks-running", "tasks-started", "schedulable", "unschedulable"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from blocklist.model.report import Report
+from blocklist.model.listener import Report
 from blocklist.model.reported_node import ReportedNode
 from blocklist.wire.body import camel
 from blocklist.wire.evidence import findings_body

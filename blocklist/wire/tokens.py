@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from blocklist.model.durations import DEFAULT_DURATION
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role, Token
+from blocklist.model.time import DEFAULT_DURATION
 from blocklist.wire.body import Body, Doc, Millis
 from blocklist.wire.json import Json
 

@@ -14,8 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.detection.decoders import BOMB, FREE_BYTES, MAX_RATIO, Decoder, decoder_for
-from blocklist.detection.line_reader import decoded_lines
+from blocklist.detection.log_file import BOMB, FREE_BYTES, MAX_RATIO, Decoder, decoded_lines, decoder_for
 
 TEXT = b"".join(b'{"Event":"%d"}\n' % number for number in range(20_000))
 CONTENTS = st.lists(st.binary(max_size=2000), max_size=4)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from blocklist.detection.log_checks import MAX_COMPRESSED_BYTES
-from blocklist.detection.log_discovery import DiscoveredLogs, discover
+from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES, DiscoveredLogs, discover
 from tests.detection.make_logs import LOGS
 
 VERSIONS = sorted(path.name for path in LOGS.iterdir())

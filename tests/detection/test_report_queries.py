@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from blocklist.detection import report_queries
+from blocklist.detection import report
 from blocklist.detection.heuristics import NodeVerdict, Rules, judge
 from blocklist.detection.node_summary import FailureClass, Metric
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.report_data import BINS, MAX_STAGES, Suspect
+from blocklist.detection.report_plots import BINS, MAX_STAGES, Suspect
 from blocklist.detection.schemas import FACTS
 from tests.detection.test_host_comparison import APPS, failed, half_speed, in_scenario, slow_server, stages, task
 
@@ -41,7 +41,7 @@ def suspect(verdict: NodeVerdict, since: int = 0) -> Suspect:
 
 
 def test_a_slow_host_has_its_tasks_and_those_of_its_peers(analysis: Analysis, verdicts: dict[str, NodeVerdict]) -> None:
-    found = report_queries.slow_stages(analysis, [suspect(verdicts["slow n3"])])
+    found = report.slow_stages(analysis, [suspect(verdicts["slow n3"])])
     stages = found["slow n3", Metric.COMPUTE]
     assert len(stages.shown) == MAX_STAGES
     assert stages.total == 15
@@ -64,7 +64,7 @@ def test_hosts_of_other_kinds_and_old_evidence_are_left_out(
     strangers = frozenset({"slow n1", "slow n2"})
     slow = [replace(it, strangers=strangers) for it in verdict.findings if it.subject is Metric.COMPUTE]
     since = task("app-1", 3, "n3")["launched"]
-    own = report_queries.slow_stages(analysis, [Suspect(host=verdict.host, findings=slow, since=since)])
+    own = report.slow_stages(analysis, [Suspect(host=verdict.host, findings=slow, since=since)])
     stages = own["slow n3", Metric.COMPUTE]
     assert {it.stage for it in stages.shown} == {3, 4, 5}
     assert stages.total == 9
@@ -73,8 +73,8 @@ def test_hosts_of_other_kinds_and_old_evidence_are_left_out(
 
 def test_a_slow_server_waits_less_than_its_peers(analysis: Analysis, verdicts: dict[str, NodeVerdict]) -> None:
     verdict = verdicts["server n3"]
-    found = report_queries.slow_server_stages(analysis, [suspect(verdict)])
-    assert report_queries.failed_stages(analysis, [suspect(verdict)]) == {}, "no task fails"
+    found = report.slow_server_stages(analysis, [suspect(verdict)])
+    assert report.failed_stages(analysis, [suspect(verdict)]) == {}, "no task fails"
     stages = found["server n3", FailureClass.SLOW_SERVER]
     assert (len(stages.shown), stages.total) == (MAX_STAGES, 15)
     for stage in stages.shown:
@@ -87,22 +87,20 @@ def test_failures_are_counted_against_all_tasks_and_the_worst_peer(
     analysis: Analysis, verdicts: dict[str, NodeVerdict]
 ) -> None:
     verdict = verdicts["slow n3"]
-    found = report_queries.failed_stages(analysis, [suspect(verdict)])
+    found = report.failed_stages(analysis, [suspect(verdict)])
     stages = found["slow n3", FailureClass.DISK_FULL]
     assert [(it.app, it.stage) for it in stages.shown] == [(f"slow {app}", 2) for app in APPS]
     for it in stages.shown:
         assert (it.own, it.own_tasks, it.others, it.peer_max, it.peer_tasks, it.peer_hosts) == (2, 8, 1, 1, 31, 5)
     at = task("app-1", 2, "n3", 7)["time"]
-    (only,) = report_queries.failures_over_time(analysis, [suspect(verdict)], {verdict.host: (at - BINS, at + 1)})[
-        verdict.host
-    ]
+    (only,) = report.failures_over_time(analysis, [suspect(verdict)], {verdict.host: (at - BINS, at + 1)})[verdict.host]
     assert (only.own, only.others, only.peer_max) == (6, 3, 3)
 
 
 def test_applications_have_their_time_and_hosts_what_they_show(analysis: Analysis) -> None:
-    totals = report_queries.application_totals(analysis, ["slow app-1"])
+    totals = report.application_totals(analysis, ["slow app-1"])
     # 6 tasks of the warm-up, 180 others and 3 that failed, of one second each.
     assert {name: it.time_ms for name, it in totals.items()} == {"slow app-1": 189_000}
-    runs = report_queries.runs_on(analysis, ["slow n3"])
+    runs = report.runs_on(analysis, ["slow n3"])
     assert {(it.app, it.host) for it in runs["slow n3"]} == {(f"slow {app}", "slow n3") for app in APPS}
-    assert report_queries.log_totals(analysis).applications == 2 * len(APPS)
+    assert report.log_totals(analysis).applications == 2 * len(APPS)

@@ -16,11 +16,9 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blocklist.detection import streaming_source
-from blocklist.detection.decoders import BOMB
-from blocklist.detection.line_reader import DAMAGED
-from blocklist.detection.log_checks import MAX_COMPRESSED_BYTES
-from blocklist.detection.streaming_source import lines
+from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES
+from blocklist.detection.log_file import BOMB, DAMAGED
+from blocklist.detection.reader import EventLogSource, lines
 from tests.detection.synthetic_logs import event_log
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
@@ -131,7 +129,7 @@ def test_offsets_are_keyed_by_the_final_file_name(tmp_path: Path) -> None:
     ]
     for file in [*files, ".hidden", "_temporary/0/app-3", "app-1.crc"]:
         (tmp_path / file).write_bytes(b"abc")
-    reader = streaming_source.EventLogSource({"paths": f'["{tmp_path}"]'}).streamReader(None)
+    reader = EventLogSource({"paths": f'["{tmp_path}"]'}).streamReader(None)
     offset = reader.latestOffset()  # type: ignore[call-arg]
     assert offset == {f"{tmp_path}/app-1": 3, f"{tmp_path}/eventlog_v2_app-2/events_1_app-2.zstd": 3}
     parts = reader.partitions({f"{tmp_path}/app-1": 2}, offset)
@@ -145,7 +143,7 @@ def test_a_log_whose_name_is_not_text_is_read(tmp_path: Path) -> None:
     """Else it would end the stream, again after each restart."""
     path = tmp_path / os.fsdecode(b"app-\xff")
     path.write_bytes(b"".join(b"%b\n" % line.encode() for line in event_log("app-1", 1_700_000_000_000)))
-    reader = streaming_source.EventLogSource({"paths": json.dumps([str(tmp_path)])}).streamReader(None)
+    reader = EventLogSource({"paths": json.dumps([str(tmp_path)])}).streamReader(None)
     offset = json.loads(json.dumps(reader.latestOffset()))  # type: ignore[call-arg]
     (part,) = reader.partitions({}, offset)
     rows = [row for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr]
@@ -155,5 +153,5 @@ def test_a_log_whose_name_is_not_text_is_read(tmp_path: Path) -> None:
 
 def test_importing_it_does_not_import_the_pipeline() -> None:
     """Executors import it."""
-    code = "import blocklist.detection.streaming_source, sys; assert 'blocklist.detection.pipeline' not in sys.modules"
+    code = "import blocklist.detection.reader, sys; assert 'blocklist.detection.pipeline' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

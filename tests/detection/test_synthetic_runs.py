@@ -12,10 +12,9 @@ from benchmarks.detection_quality.event_log import write_event_logs
 from benchmarks.detection_quality.facts import host_name
 from benchmarks.detection_quality.outcomes import run_evidence, summaries
 from benchmarks.detection_quality.runs import draw_run
-from blocklist.detection.evidence import summarize
 from blocklist.detection.heuristics import Rules, judge
 from blocklist.detection.log_discovery import discover
-from blocklist.detection.node_summary import NodeSummary
+from blocklist.detection.node_summary import NodeSummary, summarize
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
 

@@ -11,10 +11,8 @@ import httpx
 from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.changes import Change, Snapshot
-from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.node_ranges import expand_nodes
-from blocklist.model.report import Report
+from blocklist.model.listener import ListenerRole, Registration, Report
+from blocklist.model.node import BlockAction, BlockedNode, expand_nodes
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import NO_TLS
 

@@ -9,8 +9,7 @@ import pytest
 
 from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
 from blocklist.client.listener_session import ListenerSession
-from blocklist.model.listener import FencedError, ListenerRole, Registration
-from blocklist.model.report import Report
+from blocklist.model.listener import FencedError, ListenerRole, Registration, Report
 from blocklist.model.reported_node import make_reported_node
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
 from tests.integration.process import ServiceProcess, wait_until

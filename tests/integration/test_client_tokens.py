@@ -12,7 +12,6 @@ import pytest
 from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch import Watch
-from blocklist.model.backoff import Backoff
 from blocklist.model.changes import Snapshot
 from blocklist.model.errors import (
     ConflictError,
@@ -24,6 +23,7 @@ from blocklist.model.errors import (
 )
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.roles import Role
+from blocklist.model.time import Backoff
 from tests.integration.bodies import later
 from tests.integration.databases import Databases
 from tests.integration.in_process import in_process

@@ -18,7 +18,7 @@ import pytest
 
 from blocklist import BlockAction, BlockedNode, BlocklistClient, Change, InvalidError, Snapshot, UnavailableError
 from blocklist.client.watch import Watch
-from blocklist.model.backoff import Backoff
+from blocklist.model.time import Backoff
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.changes import ChangeBody
 from tests.integration.bodies import all_changes, now_ms

@@ -17,8 +17,7 @@ import pytest
 
 from blocklist import BlocklistClient
 from blocklist.model.evidence import Finding, FindingKind
-from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.report import Report
+from blocklist.model.listener import ListenerRole, Registration, Report
 from blocklist.model.roles import Role
 from tests.integration.bodies import now_ms
 from tests.integration.command import Command, interrupt

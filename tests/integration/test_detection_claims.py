@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
-from blocklist.detection.evidence import summarize
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
+from blocklist.detection.node_summary import summarize
 from blocklist.detection.proposals import (
     JudgedNodes,
     Proposal,
@@ -19,6 +18,7 @@ from blocklist.detection.proposals import (
     judge_with_history,
     propose,
 )
+from blocklist.detection.session import apply, find_releases, history_of, remove_claims
 from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError
 from blocklist.model.node import BlockAction

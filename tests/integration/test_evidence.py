@@ -13,8 +13,7 @@ from app.engine.evidence_blocks import RELOADED_CHANGES, RESTART_GRACE_MS
 from blocklist import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, FindingKind
-from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.report import Report
+from blocklist.model.listener import ListenerRole, Registration, Report
 from tests.integration.bodies import all_changes, block, current_list, later, now_ms
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, ON_SQLITE

@@ -20,8 +20,7 @@ from blocklist import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.errors import LimitError
 from blocklist.model.evidence import TTL_MS
-from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.report import Report
+from blocklist.model.listener import ListenerRole, Registration, Report
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH

@@ -14,9 +14,8 @@ import pytest
 
 from blocklist import InvalidError
 from blocklist.client.listener_session import ListenerSession
-from blocklist.model.backoff import Backoff
-from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.report import Report
+from blocklist.model.listener import ListenerRole, Registration, Report
+from blocklist.model.time import Backoff
 from tests.integration.fake_servers import (
     SERVICE_HEADERS,
     FakeServer,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.notices import grouping
+from app.notices import observer
 from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import Databases
@@ -23,7 +23,7 @@ from tests.integration.notice_receivers import NoticeReceiver, receiving_mail, r
 from tests.integration.process import environment, free_port, run_app, url_of, wait_until
 from tests.integration.test_metrics import value
 
-QUICK: Final = {"app.notices.grouping.WINDOW_SECONDS": 0.2, "app.notices.grouping.MAX_PER_MINUTE": 1000}
+QUICK: Final = {"app.notices.observer.WINDOW_SECONDS": 0.2, "app.notices.observer.MAX_PER_MINUTE": 1000}
 SECRET: Final = "T0PSECRET"
 Begin = Callable[..., tuple[httpx.Client, Callable[..., None]]]
 
@@ -71,7 +71,7 @@ def test_blocks_are_grouped_and_their_ends_are_notified(
 def test_beyond_the_limit_notices_are_left_out_and_counted(
     begin: Begin, target: NoticeReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 1)
+    monkeypatch.setattr(observer, "MAX_PER_MINUTE", 1)
     client, expect = begin()
     put(client, "a", cause="disk")
     expect("blocklist: a blocked")
@@ -127,7 +127,7 @@ def test_after_a_restart_nothing_old_is_notified(
     clock: RunningClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grouping, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(observer, "WINDOW_SECONDS", 60.0)
     settings = {**databases.settings(tmp_path), "notify_url": target.url}
     with in_process(clock, **settings) as service:
         client = service.client()

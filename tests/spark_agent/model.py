@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from blocklist.model.host_matching import normalize_address, normalize_name, same_machine
+from blocklist.model.names import normalize_address, normalize_name, same_machine
 
 HOLD: Final = 2000
 JOIN: Final = 5000

@@ -1,4 +1,4 @@
-"""The driver compares names as blocklist.model.host_matching does."""
+"""The driver compares names as blocklist.model.names does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.model.host_matching import machine_keys, normalize_name, same_machine, short_name
+from blocklist.model.names import machine_keys, normalize_name, same_machine, short_name
 from tests.length import longer
 from tests.spark_agent.decisions import Decisions
 

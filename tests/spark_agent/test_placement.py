@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.model.host_matching import normalize_address
+from blocklist.model.names import normalize_address
 from blocklist.model.node import PERMANENT
 from tests.length import longer
 from tests.spark_agent.decisions import Decisions, JavaPlacement, Tree, render, render_blocks

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklist.model.driver_table import DriverTable
-from blocklist.model.host_matching import same_machine
+from blocklist.model.names import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.length import longer
 from tests.spark_agent import model

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blocklist.detection.evidence import HostInApplication
-from blocklist.detection.node_summary import Comparison, Metric
+from blocklist.detection.node_summary import Comparison, HostInApplication, Metric
 
 HOSTS = [f"n{number}" for number in range(1, 7)]
 MINUTE = 60_000

@@ -13,10 +13,9 @@ from blocklist.cli.block_commands import BlockSpec, end_and_tolerance, ensure_bl
 from blocklist.cli.output import Table, escape_unprintable
 from blocklist.client.clock import clock_offset
 from blocklist.model.draft import already_blocked_message
-from blocklist.model.durations import format_duration, parse_duration
 from blocklist.model.errors import ConflictError, InvalidError
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.model.node_ranges import MAX_NODES, expand_nodes
+from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode, expand_nodes, merge
+from blocklist.model.time import format_duration, parse_duration
 
 MARK, EVACUATE = BlockAction
 HOUR = 3_600_000

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.confirmed_nodes import ConfirmedNodes
-from blocklist.model.host_matching import first_label, normalize_name, same_machine
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import ConfirmedNodes, MachineIndex, first_label, normalize_name, same_machine
 
 NODES = ["n1", "N1.example.com", "n1.b", "n2", "n2.a", "n2.b", "10.0.0.1", "::1", "[0::1]"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import Row
 
-from blocklist.detection.pipeline import FileFacts, applications
-from blocklist.detection.pods import pod_nodes
+from blocklist.detection.pipeline import FileFacts, applications, pod_nodes
 
 
 def file(path: str, app_id: str | None = None, began: int | None = 1, facts: int = 10, name: str = "") -> FileFacts:

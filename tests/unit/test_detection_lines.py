@@ -11,11 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.detection import streaming_source
-from blocklist.detection.decoders import decoder_for
-from blocklist.detection.line_reader import DAMAGED, LONG_LINE, MAX_LINE, decoded_lines, plain_lines
-from blocklist.detection.log_file import LogFile
-from blocklist.detection.reader import MAX_TASK_BYTES, MIN_TASK_BYTES, TASKS_PER_CORE, Split, pack, split_lines
+from blocklist.detection.log_file import DAMAGED, LONG_LINE, MAX_LINE, LogFile, decoded_lines, decoder_for, plain_lines
+from blocklist.detection.reader import (
+    MAX_TASK_BYTES,
+    MIN_TASK_BYTES,
+    TASKS_PER_CORE,
+    Split,
+    lines,
+    pack,
+    split_lines,
+)
 
 
 def read(text: bytes, start: int, end: int | None, block: int) -> list[bytes]:
@@ -47,7 +52,7 @@ def test_only_a_long_line_is_skipped(tmp_path: Path) -> None:
     assert read(text[:-6], 0, None, 16 * 1024 * 1024) == [FIRST, LONG_LINE]
     path = tmp_path / "app-1"
     path.write_bytes(text)
-    assert list(streaming_source.lines(str(path), 0, len(text))) == [FIRST, LONG_LINE, b"last"]
+    assert list(lines(str(path), 0, len(text))) == [FIRST, LONG_LINE, b"last"]
 
 
 def test_a_long_line_is_not_copied_for_each_piece() -> None:
@@ -80,7 +85,7 @@ def test_a_file_that_cannot_be_read_is_reported_and_a_missing_one_is_not(tmp_pat
     unreadable = LogFile(path=f"file:{tmp_path}", size=1, in_progress=False)
     ((line,),) = split_lines(Split(log=unreadable))
     assert line == b"(the file cannot be read: Is a directory)"
-    assert list(streaming_source.lines(str(tmp_path), 0, 1)) == [line]
+    assert list(lines(str(tmp_path), 0, 1)) == [line]
     missing = LogFile(path=f"file:{tmp_path}/app-1", size=1, in_progress=False)
     assert list(split_lines(Split(log=missing))) == []
 

@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from blocklist.detection.events import MAX_TIME
-from blocklist.detection.evidence import summarize
 from blocklist.detection.follow_mode import ReportedNames, ReportedVerdicts
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
-from blocklist.detection.node_summary import ApplicationFailures, FailureClass, Metric, NodeSummary
-from blocklist.detection.output import format_time
-from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, claimed_at, judge_with_history, release
+from blocklist.detection.node_summary import ApplicationFailures, FailureClass, Metric, NodeSummary, summarize
+from blocklist.detection.proposals import (
+    JudgedNodes,
+    Proposal,
+    Summaries,
+    claimed_at,
+    format_time,
+    judge_with_history,
+    release,
+)
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

@@ -7,11 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from blocklist.detection.actual_blocks import Agreement, actual_blocks, compare_with_evidence
-from blocklist.detection.evidence import HostInApplication, TaskTime, by_host, join_evidence, summarize
 from blocklist.detection.heuristics import HOUR_MS, Rules
-from blocklist.detection.node_summary import ApplicationFailures, FailureClass
-from blocklist.detection.replay import BlockEffect, PastBlock, effect, replay
+from blocklist.detection.node_summary import (
+    ApplicationFailures,
+    FailureClass,
+    HostInApplication,
+    TaskTime,
+    by_host,
+    join_evidence,
+    summarize,
+)
+from blocklist.detection.proposals import (
+    Agreement,
+    BlockEffect,
+    PastBlock,
+    actual_blocks,
+    compare_with_evidence,
+    effect,
+    replay,
+)
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import BlockAction, BlockedNode

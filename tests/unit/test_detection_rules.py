@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from blocklist.detection.heuristics import HOUR_MS, Rules
-from blocklist.detection.options import parser
-from blocklist.detection.rule_set import RuleSet, read_rules, rule_set
+from blocklist.detection.options import RuleSet, parser, read_rules, rule_set
 from blocklist.model.errors import InvalidError
 
 ALL = """

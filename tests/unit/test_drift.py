@@ -9,7 +9,7 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.drift import (
+from blocklist.model.listener import (
     Drift,
     DriftKind,
     DriftObserver,

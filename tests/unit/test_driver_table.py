@@ -1,4 +1,4 @@
-"""The table that drivers match their hosts against, by the rules of blocklist.model.host_matching."""
+"""The table that drivers match their hosts against, by the rules of blocklist.model.names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from blocklist.model.driver_table import MAX_CAUSE, DriverTable
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import (
+from blocklist.model.inventory import Inventory
+from blocklist.model.names import (
     Aliases,
     normalize_address,
     normalize_name,
     same_machine,
     short_name,
 )
-from blocklist.model.inventory import Inventory
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind, make_reported_node
 

@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from blocklist.detection.decoders import BOMB
 from blocklist.detection.event_parser import FactParser, application_name, parse_lines
-from blocklist.detection.line_reader import LONG_LINE
+from blocklist.detection.log_file import BOMB, LONG_LINE
 from blocklist.detection.schemas import COLUMNS
 
 TASK: dict[str, Any] = {

@@ -29,8 +29,7 @@ from blocklist.model.evidence import (
     due_blocks,
     evidence_claim,
 )
-from blocklist.model.host_matching import same_machine
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import MachineIndex, same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls

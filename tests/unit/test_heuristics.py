@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import BlockAction
-from blocklist.detection.evidence import tally
 from blocklist.detection.heuristics import (
     HOUR_MS,
     Rules,
@@ -29,6 +28,7 @@ from blocklist.detection.node_summary import (
     FailureCounts,
     Metric,
     NodeSummary,
+    tally,
 )
 from blocklist.detection.proposals import Proposal, propose
 from blocklist.model.changes import Change, ChangeType

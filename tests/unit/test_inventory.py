@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from blocklist.model.changes import Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import Aliases, NameIndex
 from blocklist.model.inventory import Inventory
+from blocklist.model.names import Aliases, NameIndex
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.reported_node import (
     FILE_SOURCE,

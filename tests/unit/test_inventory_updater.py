@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from app.listeners.inventory import NODES_PER_TURN, InventoryUpdater
+from app.listeners.reports import NODES_PER_TURN, InventoryUpdater
 from blocklist.model.inventory import Inventory
 from blocklist.model.reported_node import NodeSource, SourceKind
 

@@ -35,7 +35,7 @@ from blocklist.managers.kubernetes.plan import (
 )
 from blocklist.managers.plan import DesiredState, StepAction
 from blocklist.model.claims import Claim
-from blocklist.model.node_facts import NodeFacts
+from blocklist.model.reported_node import NodeFacts
 from tests.integration.process import wait_until
 
 KEY = "blocklist/blocked"

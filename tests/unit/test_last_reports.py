@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from app.listeners.reports import MAX_HOSTS, MAX_LISTENERS, MAX_REFUSED, LastReports
-from blocklist.model.report import EMPTY_REPORT, Report
-from blocklist.model.task_count import TaskCount
+from blocklist.model.listener import EMPTY_REPORT, Report
+from blocklist.model.node import TaskCount
 from tests.unit.test_listener_directory import job_master, new_directory
 
 

@@ -15,14 +15,12 @@ from app.engine.limits import LimitGuard
 from app.settings import Settings
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.draft import Draft
-from blocklist.model.durations import exact_duration
 from blocklist.model.errors import ConflictError, LimitError
-from blocklist.model.host_matching import normalize_name
 from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, check_limits
-from blocklist.model.machine_count import MachineCount
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import MachineCount, MachineIndex, normalize_name
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
+from blocklist.model.time import exact_duration
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.model.usable_nodes import ListenerNodes, believed_nodes, shortfalls
 from tests.unit.counting import count_calls

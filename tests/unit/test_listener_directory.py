@@ -11,18 +11,16 @@ from dataclasses import replace
 import pytest
 
 from app.engine.list_view import ListView
-from app.listeners.inventory import KnownNodes
-from app.listeners.reports import ListenerQuota
+from app.listeners.reports import KnownNodes, ListenerQuota
 from app.listeners.state import ListenerDirectory, ListenerEntry, UsableNodes
 from app.requests import HeartbeatBody
 from app.store.listeners import Secret
 from blocklist.model.changes import Change, ChangeType, Snapshot
-from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import TTL_MS, EvidenceRule, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
-from blocklist.model.listener import Listener, ListenerRole
+from blocklist.model.listener import Listener, ListenerRole, Report
+from blocklist.model.names import ConfirmedNodes
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.report import Report
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.json import dump_json, parse_json

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.host_matching import normalize_name
-from blocklist.model.machine_count import MachineCount
+from blocklist.model.names import MachineCount, normalize_name
 from tests.unit.counting import count_calls
 
 MACHINES = {"10.0.0.1": "n1", "10.0.0.2": "n2", "node-1": "n1"}

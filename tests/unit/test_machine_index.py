@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.host_matching import same_machine
-from blocklist.model.machine_index import MachineIndex
+from blocklist.model.names import MachineIndex, same_machine
 from tests.unit.counting import count_calls
 
 names = st.sampled_from(

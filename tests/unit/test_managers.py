@@ -17,9 +17,8 @@ from blocklist.managers.exec import ExecState
 from blocklist.managers.options import build_parser
 from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
 from blocklist.managers.slurm import SlurmNode
-from blocklist.model.node_facts import NodeFacts, make_label_value, report_nodes
-from blocklist.model.report import Report
-from blocklist.model.reported_node import make_reported_node
+from blocklist.model.listener import Report
+from blocklist.model.reported_node import NodeFacts, make_label_value, make_reported_node, report_nodes
 from blocklist.model.selector import check_label_value
 from blocklist.wire.json import dump_json
 from blocklist.wire.reports import report_fields

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import AmbiguousNodeError, ConflictError, InvalidError, NotFoundError
-from blocklist.model.host_matching import HostMatcher, NameIndex, same_machine, usual_spellings
+from blocklist.model.names import HostMatcher, NameIndex, same_machine, usual_spellings
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import MAX_MATCHES, BlocklistTracker, find_blocked
 

@@ -10,11 +10,10 @@ from typing import Final
 
 import pytest
 
-from app.listeners.inventory import InventoryUpdater, NodesFile
+from app.listeners.reports import InventoryUpdater, NodesFile
 from blocklist.model.errors import InvalidError
 from blocklist.model.inventory import Inventory
-from blocklist.model.nodes_file import MAX_FAULTS, parse_nodes_file
-from blocklist.model.reported_node import make_reported_node
+from blocklist.model.reported_node import MAX_FAULTS, make_reported_node, parse_nodes_file
 
 GOOD: Final = "id,addresses,labels\nworker-7,10.0.0.7,rack=r12\n"
 

@@ -12,22 +12,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.net.notice_urls import make_senders, split_urls
-from app.notices import grouping
-from app.notices import target as target_module
-from app.notices.grouping import (
+from app.notices import notifier as target_module
+from app.notices import observer
+from app.notices.notifier import MAX_QUEUED, Notifier, Result, Target, notice_body, notice_title
+from app.notices.observer import (
     MAX_GROUPS_OF_KIND,
     MAX_NAMED,
     Event,
     LeftOut,
+    ListenerObserver,
     Notice,
     NoticeGroups,
     NoticeKind,
     Subject,
+    TrackedNodes,
 )
-from app.notices.notifier import Notifier
-from app.notices.observer import ListenerObserver
-from app.notices.target import MAX_QUEUED, Result, Target, notice_body, notice_title
-from app.notices.tracked_nodes import TrackedNodes
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.integration.process import wait_until
@@ -70,7 +69,7 @@ class TestGrouping:
         assert max(len(notice.nodes) for notice in notices) == MAX_NAMED
 
     def test_groups_of_other_kinds_are_possible_after_a_storm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 100)
+        monkeypatch.setattr(observer, "MAX_PER_MINUTE", 100)
         own = NoticeGroups()
         for round_ in range(2):
             for number in range(20):
@@ -82,7 +81,7 @@ class TestLimit:
     def test_what_is_beyond_the_limit_is_counted_and_said_in_the_next_notice(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 2)
+        monkeypatch.setattr(observer, "MAX_PER_MINUTE", 2)
         own = NoticeGroups()
         for number in range(4):
             for node in ("a", "b"):
@@ -96,14 +95,14 @@ class TestLimit:
         assert (later.left_out, left_out) == (LeftOut(notices=2, events=4), 0)
 
     def test_what_was_left_out_is_said_even_if_nothing_else_happens(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 1)
+        monkeypatch.setattr(observer, "MAX_PER_MINUTE", 1)
         own = NoticeGroups()
         own.add(event("a"), 0)
         own.add(event("b", BLOCKED._replace(cause="fan")), 0)
         assert [len(own.due(now)[0]) for now in (5, 64.9, 65, 200)] == [1, 0, 1, 0]
 
     def test_it_holds_for_any_60_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grouping, "MAX_PER_MINUTE", 3)
+        monkeypatch.setattr(observer, "MAX_PER_MINUTE", 3)
         own = NoticeGroups()
         sent: list[float] = []
         for now in range(300):

@@ -9,8 +9,7 @@ from app.page.map_routes import timeline_lines
 from app.page.map_rows import BY_NAME, MAX_ROW, UNREPORTED, Group, group_of, map_rows, natural_order
 from app.page.map_states import LEGENDS, BlockReports, MapState, state_of_blocked
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, TaskCount
 
 NOW = 1_795_276_800_000
 NONE = TaskCount(0, 0, 0)

@@ -12,8 +12,8 @@ from blocklist.client.watch_thread import WatchThread
 from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot
+from blocklist.model.listener import Report
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.report import Report
 from blocklist.model.tracker import BlocklistTracker
 from tests.integration.process import wait_until
 

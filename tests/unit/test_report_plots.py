@@ -7,12 +7,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from blocklist.detection.evidence import HostInApplication
 from blocklist.detection.heuristics import NodeVerdict, Severity
-from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric
-from blocklist.detection.report_data import FailureBin, Spread, StageFailures, StageTimes
-from blocklist.detection.report_plots import SPAN, WIDTH, bar, counts_picture, failure_bars, times_picture
-from blocklist.detection.report_timeline import MAX_RUNS, BlockHistory, span_of, timeline, what_it_shows
+from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, HostInApplication, Metric
+from blocklist.detection.report_plots import (
+    MAX_RUNS,
+    SPAN,
+    WIDTH,
+    BlockHistory,
+    FailureBin,
+    Spread,
+    StageFailures,
+    StageTimes,
+    bar,
+    counts_picture,
+    failure_bars,
+    span_of,
+    timeline,
+    times_picture,
+    what_it_shows,
+)
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 

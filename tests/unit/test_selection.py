@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
-from blocklist.model.selection import label_hints, select_nodes, selects
+from blocklist.model.inventory import label_hints, select_nodes, selects
 from blocklist.model.selector import parse_selector
 from tests.unit.labelled_nodes import labelled_nodes
 

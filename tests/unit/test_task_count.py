@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blocklist.cli.columns import APPLIED
-from blocklist.model.task_count import TaskCount
+from blocklist.model.node import TaskCount
 from blocklist.wire.node_status import AppliedBody
 
 

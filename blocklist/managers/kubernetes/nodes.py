@@ -15,8 +15,8 @@ from typing import Any, Final
 from blocklist.client.transport import AbortableSocket
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, GoneError, Json
 from blocklist.managers.plan import ManagerError
-from blocklist.model.backoff import Backoff
-from blocklist.model.node_facts import NodeFacts, make_label_value
+from blocklist.model.reported_node import NodeFacts, make_label_value
+from blocklist.model.time import Backoff
 
 log = logging.getLogger("blocklist.managers")
 

@@ -21,11 +21,10 @@ from blocklist.managers.plan import (
     merged_block,
 )
 from blocklist.model.claims import ClaimsOrAuthor
-from blocklist.model.host_matching import ambiguous_message, normalize_name
 from blocklist.model.inventory import Inventory
+from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockedNode
-from blocklist.model.node_facts import NodeFacts, report_nodes
-from blocklist.model.reported_node import NodeSource, SourceKind
+from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, report_nodes
 
 # What a node needs so that it carries the taint and the annotation, or no longer does: a JSON patch. Pure.
 #

@@ -35,7 +35,7 @@ from blocklist.model.claims import ANONYMOUS, ClaimsOrAuthor
 from blocklist.model.errors import InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
-from blocklist.model.node_facts import make_label_value
+from blocklist.model.reported_node import make_label_value
 from blocklist.model.selector import check_label_key
 
 log = logging.getLogger("blocklist.managers")

@@ -44,7 +44,7 @@ from blocklist.managers.yarn.resource_manager import (
     kerberos_auth,
 )
 from blocklist.model.errors import InvalidError
-from blocklist.model.node_facts import NodeFacts, make_label_value
+from blocklist.model.reported_node import NodeFacts, make_label_value
 
 log = logging.getLogger("blocklist.managers")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from blocklist.managers.plan import merged_block
 from blocklist.managers.stopping import Stopping
-from blocklist.model.host_matching import NameIndex, normalize_address, normalize_name
+from blocklist.model.names import NameIndex, normalize_address, normalize_name
 from blocklist.model.node import BlockedNode
 
 log = logging.getLogger("blocklist.managers")

@@ -4,7 +4,7 @@ import java.util.Locale;
 
 /*
  * How names of hosts are compared: in any case, short or full, and addresses in any spelling. The rules are those of
- * blocklist/model/host_matching.py, which writes the keys of the table. Pure: nothing is resolved.
+ * blocklist/model/names.py, which writes the keys of the table. Pure: nothing is resolved.
  */
 final class HostNames {
   private static final int GROUPS = 8;

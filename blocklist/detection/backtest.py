@@ -13,14 +13,24 @@ from typing import Any
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import log_discovery, reader
-from blocklist.detection.actual_blocks import ActualBlock, Agreement, actual_blocks, compare_with_evidence
-from blocklist.detection.evidence import HostInApplication, by_host
 from blocklist.detection.heuristics import HOUR_MS
-from blocklist.detection.options import add_input, add_rules
-from blocklist.detection.output import columns, core_hours, format_time
+from blocklist.detection.node_summary import HostInApplication, by_host
+from blocklist.detection.options import RuleSet, add_input, add_rules, read_rules, rule_set
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.replay import BlockEffect, PastBlock, Times, effect, replay
-from blocklist.detection.rule_set import RuleSet, read_rules, rule_set
+from blocklist.detection.proposals import (
+    ActualBlock,
+    Agreement,
+    BlockEffect,
+    PastBlock,
+    Times,
+    actual_blocks,
+    columns,
+    compare_with_evidence,
+    core_hours,
+    effect,
+    format_time,
+    replay,
+)
 from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError
