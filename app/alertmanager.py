@@ -28,7 +28,7 @@ from blocklist.model.errors import InvalidError, LimitError
 from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, BlockAction, BlockedNode, is_node_id
 from blocklist.model.roles import Role
 from blocklist.model.tracker import nodes_claimed_by
-from blocklist.wire.json import parse_json
+from blocklist.wire.body import parse_json
 
 log = structlog.get_logger(__name__)
 

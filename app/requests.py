@@ -40,10 +40,8 @@ from blocklist.model.node import (
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
 from blocklist.model.roles import check_token_name
 from blocklist.wire.body import ID_PATTERN, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
-from blocklist.wire.evidence import KindName
-from blocklist.wire.listeners import ListenerRoleName
+from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName
 from blocklist.wire.nodes import ActionName
-from blocklist.wire.reports import REPORT_FIELDS
 from blocklist.wire.tokens import RoleName
 
 

@@ -18,7 +18,7 @@ from benchmarks.harness import Server, fetch, scratch, unless_quick
 from benchmarks.latency import get_latencies
 from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.model.listener import ListenerRole, Registration, Report
 
 LISTENERS = unless_quick(5000, 500)

@@ -15,7 +15,7 @@ from app.api.responses import JsonResponse
 from app.service import service_of
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError
-from blocklist.wire.json import Json, dump_json
+from blocklist.wire.body import Json, dump_json
 
 router = APIRouter(tags=["Integrations"])
 

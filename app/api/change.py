@@ -27,9 +27,8 @@ from blocklist.model.errors import ForbiddenError
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
 from blocklist.model.roles import Role
 from blocklist.model.tracker import find_blocked
-from blocklist.wire.body import TEXT_PATTERN
-from blocklist.wire.dry_run import shortfall_body
-from blocklist.wire.json import Json, dump_json
+from blocklist.wire.body import TEXT_PATTERN, Json, dump_json
+from blocklist.wire.nodes import shortfall_body
 
 T = TypeVar("T")
 

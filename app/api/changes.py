@@ -25,9 +25,8 @@ from app.watch.streaming import StreamResponse, run_until_disconnect
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
 from blocklist.model.node import check_node_id, check_text
-from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN
+from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN, dump_json
 from blocklist.wire.changes import ChangesPage, change_body
-from blocklist.wire.json import dump_json
 
 log = structlog.get_logger(__name__)
 

@@ -47,9 +47,10 @@ from blocklist.model.draft import Draft, PutClaim, not_blocked_message
 from blocklist.model.errors import NotFoundError
 from blocklist.model.node import MAX_NODES, BlockedNode, check_node_id
 from blocklist.model.tracker import BlocklistTracker, claims_on
-from blocklist.wire.body import ID_PATTERN
-from blocklist.wire.claims import (
+from blocklist.wire.body import ID_PATTERN, Json, dump_json, parse_json
+from blocklist.wire.nodes import (
     ClaimsPage,
+    DryRunBody,
     NodeClaims,
     PutClaimBody,
     PutClaimResult,
@@ -57,8 +58,6 @@ from blocklist.wire.claims import (
     claim_body,
     dismissal_body,
 )
-from blocklist.wire.dry_run import DryRunBody
-from blocklist.wire.json import Json, dump_json, parse_json
 
 # The claims on the current list, and the dismissals, by node and owner.
 

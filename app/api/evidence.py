@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 from app.api.authorization import REQUIRE_READER
 from app.api.responses import FROM_MEMORY, JsonResponse
 from app.service import service_of
-from blocklist.wire.evidence import EvidenceListBody, evidence_list_body
-from blocklist.wire.json import dump_json
+from blocklist.wire.body import dump_json
+from blocklist.wire.listeners import EvidenceListBody, evidence_list_body
 
 router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER])
 

@@ -24,9 +24,8 @@ from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockedNode, TaskCount, check_node_id
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.selector import Selector
-from blocklist.wire.body import ID_PATTERN
-from blocklist.wire.inventory import KnownNodeBody, KnownNodesPage
-from blocklist.wire.json import Json, dump_json
+from blocklist.wire.body import ID_PATTERN, Json, dump_json
+from blocklist.wire.listeners import KnownNodeBody, KnownNodesPage
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 

@@ -20,11 +20,16 @@ from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.listener import Report
 from blocklist.model.roles import Role
-from blocklist.wire.body import ID_PATTERN
-from blocklist.wire.json import Json, dump_json, parse_json
-from blocklist.wire.listeners import LeaseBody, ListenerBody, ListenersBody, SecretBody, listener_body
-from blocklist.wire.node_status import TaskManagerBody
-from blocklist.wire.reports import REPORT_FIELDS
+from blocklist.wire.body import ID_PATTERN, Json, dump_json, parse_json
+from blocklist.wire.listeners import (
+    REPORT_FIELDS,
+    LeaseBody,
+    ListenerBody,
+    ListenersBody,
+    SecretBody,
+    TaskManagerBody,
+    listener_body,
+)
 
 router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
 

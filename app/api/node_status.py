@@ -22,9 +22,9 @@ from app.watch.streaming import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.node import BlockedNode
-from blocklist.wire.json import Json, dump_json
-from blocklist.wire.node_status import NodeStatusBody
-from blocklist.wire.repeats import repeat_body
+from blocklist.wire.body import Json, dump_json
+from blocklist.wire.listeners import NodeStatusBody
+from blocklist.wire.nodes import repeat_body
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 

@@ -41,10 +41,8 @@ from blocklist.model.draft import not_blocked_message
 from blocklist.model.errors import NotFoundError
 from blocklist.model.node import BlockedNode
 from blocklist.model.selector import Selector
-from blocklist.wire.body import ID_PATTERN
-from blocklist.wire.dry_run import DryRunBody
-from blocklist.wire.json import parse_json
-from blocklist.wire.nodes import NodeBody, NodeResult, UnblockedNode
+from blocklist.wire.body import ID_PATTERN, parse_json
+from blocklist.wire.nodes import DryRunBody, NodeBody, NodeResult, UnblockedNode
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 

@@ -16,8 +16,8 @@ from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.requests import BlockRequest, ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from blocklist import __version__
-from blocklist.wire.json import dump_json
-from blocklist.wire.pushes import PushBody
+from blocklist.wire.body import dump_json
+from blocklist.wire.changes import PushBody
 
 _MODELS = (
     AlertmanagerPost,

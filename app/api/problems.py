@@ -38,13 +38,14 @@ from blocklist.model.errors import (
 )
 from blocklist.model.listener import FencedError
 from blocklist.model.names import ambiguous_message
-from blocklist.wire.json import Json, dump_json
-from blocklist.wire.problems import (
+from blocklist.wire.body import (
     AMBIGUOUS_PROBLEM,
     DISMISSED_PROBLEM,
     LIMIT_PROBLEM,
     NO_PATH_PROBLEM,
     UNKNOWN_NODE_PROBLEM,
+    Json,
+    dump_json,
 )
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {

@@ -13,8 +13,7 @@ from app.auth.principal import PRINCIPAL_KEY, Principal
 from app.service import service_of
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.node import MAX_NODES, check_node_id
-from blocklist.wire.body import ID_PATTERN
-from blocklist.wire.json import parse_json
+from blocklist.wire.body import ID_PATTERN, parse_json
 
 T = TypeVar("T")
 MAX_NODE_BODY: Final = 64 * 1024

@@ -15,7 +15,7 @@ from app.requests import TokenRequest
 from app.service import service_of
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
-from blocklist.wire.json import dump_json, parse_json
+from blocklist.wire.body import dump_json, parse_json
 from blocklist.wire.tokens import IdentityBody, NewTokenBody, TokensBody, new_token_body, token_body
 
 router = APIRouter(tags=["Tokens"])

@@ -14,7 +14,7 @@ from blocklist.model.claims import Claims, expand, live_claims
 from blocklist.model.names import Aliases, Multimap, NameIndex, first_label, no_aliases
 from blocklist.model.node import PERMANENT, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, claims_on, find_blocked, find_one_blocked
-from blocklist.wire.json import Json, dump_json
+from blocklist.wire.body import Json, dump_json
 from blocklist.wire.nodes import dump_list_entry, dump_node, node_body
 
 

@@ -24,8 +24,8 @@ from app.watch.change_feed import ChangeFeed
 from blocklist.model.errors import BlocklistError
 from blocklist.model.listener import ListenerRole
 from blocklist.model.time import Backoff
-from blocklist.wire.json import Json, dump_json
-from blocklist.wire.pushes import changes_batch, empty_batch, snapshot_batch
+from blocklist.wire.body import Json, dump_json
+from blocklist.wire.changes import changes_batch, empty_batch, snapshot_batch
 
 if TYPE_CHECKING:
     from app.listeners.webhook_client import PushResponse, WebhookClient

@@ -27,7 +27,7 @@ from blocklist.model.listener import Report
 from blocklist.model.names import Multimap, ambiguous_message, normalize_name
 from blocklist.model.node import TaskCount
 from blocklist.model.reported_node import FILE_SOURCE, NodeSource, ReportedNode, parse_nodes_file
-from blocklist.wire.reports import REPORT_FIELDS, report_fields
+from blocklist.wire.listeners import REPORT_FIELDS, report_fields
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from app.net.callback_policy import PinnedTarget, PushError, PushRejectedError
 from app.requests import ReportBody
 from blocklist.model.errors import InvalidError
 from blocklist.model.listener import EMPTY_REPORT, Report
-from blocklist.wire.json import parse_json
+from blocklist.wire.body import parse_json
 
 TIMEOUT_SECONDS: Final = 5.0
 """Timeout of a whole push."""

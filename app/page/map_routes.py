@@ -19,7 +19,7 @@ from app.page.visitor import ReaderVisitor, Visitor
 from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
-from blocklist.wire.json import dump_json
+from blocklist.wire.body import dump_json
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

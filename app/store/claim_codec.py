@@ -8,7 +8,7 @@ from typing import Any
 
 from blocklist.model.claims import Claim, Claims, Repeat, merge_claims
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.wire.json import dump_json
+from blocklist.wire.body import dump_json
 
 
 def dump_claims(claims: Claims) -> str:

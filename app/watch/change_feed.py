@@ -14,8 +14,8 @@ from app.store.rows import UnreadableRowError, log_once
 from app.store.store import Store
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
+from blocklist.wire.body import dump_json
 from blocklist.wire.changes import change_body, dump_snapshot
-from blocklist.wire.json import dump_json
 
 MAX_RECENT_CHANGES: Final = 4096
 """Number of changes kept in memory; a cursor further behind reads from the database."""

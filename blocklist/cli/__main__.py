@@ -26,7 +26,7 @@ def run_command() -> int:
     try:
         if sys.argv[1:] == ["--version"]:
             return _print_version()
-        from blocklist.cli.app import run  # noqa: PLC0415
+        from blocklist.cli.main import run  # noqa: PLC0415
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from blocklist.client.answers import ApiResponse
 from blocklist.client.client import BlocklistClient
-from blocklist.client.response import ApiResponse
 from blocklist.client.transport import unreachable_message
 from blocklist.model.errors import UnavailableError
 from blocklist.model.time import format_duration

@@ -13,9 +13,9 @@ from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.time import format_duration, to_utc
 
 if TYPE_CHECKING:
-    from blocklist.client.results import AppliedCount
+    from blocklist.client.answers import AppliedCount
     from blocklist.model.errors import BlocklistError
-    from blocklist.wire.dry_run import DryRunBody, DryRunNode
+    from blocklist.wire.nodes import DryRunBody, DryRunNode
 
 
 def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged: bool = False) -> str:

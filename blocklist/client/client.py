@@ -1,43 +1,75 @@
-"""BlocklistClient: the Python client of the service. Synchronous; threads may share one client."""
+"""BlocklistClient: the Python client of the service. Synchronous; threads may share one client.
+
+A method imports the bodies that it alone reads: a command needs those of one.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
+from urllib.parse import quote
 
 import httpx
 
 from blocklist.client import DEFAULT_URL
-from blocklist.client.clock import ServiceClock, clock_offset
-from blocklist.client.credentials import BearerAuth, resolve_auth
-from blocklist.client.listeners import ListenerRequests
-from blocklist.client.reads import Reads
-from blocklist.client.response import (
+from blocklist.client.answers import (
     ApiResponse,
+    AppliedCount,
+    BlockNodesResult,
+    KnownNodeListing,
     Params,
+    UnblockResult,
+    UnblockSelectedResult,
     error_from,
     is_about_path,
+    parse_body,
     parse_node,
     parse_object,
     unavailable_error,
 )
-from blocklist.client.token_file import TokenFileError
-from blocklist.client.tokens import TokenAdministration
-from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url, unreachable_message
-from blocklist.client.writes import Writes, block_body, node_path
-from blocklist.model.errors import UnavailableError
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.wire.json import Json
+from blocklist.client.credentials import TokenFileError
+from blocklist.client.transport import (
+    TRANSPORT_ERRORS,
+    BearerAuth,
+    ServiceClock,
+    clock_offset,
+    http_client,
+    resolve_auth,
+    service_url,
+    unreachable_message,
+)
+from blocklist.model.claims import check_owner
+from blocklist.model.errors import CompactedError, ConflictError, InvalidError, UnavailableError
+from blocklist.model.listing import NodeDetails, NodeListing
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
+from blocklist.model.time import parse_duration_or_forever
+from blocklist.wire.body import Json
+from blocklist.wire.nodes import ClaimsPage, DryRunBody, ListedNode, NodeClaims, RemovedClaimBody
 
 if TYPE_CHECKING:
     from blocklist.client.watch import Watch
-    from blocklist.model.changes import Snapshot
+    from blocklist.model.changes import Change, ChangeType, Snapshot
+    from blocklist.model.claims import Claim
+    from blocklist.model.listener import Registration, Report
+    from blocklist.model.roles import NewToken, Role, Token
+    from blocklist.wire.listeners import DriftListBody, EvidenceBody, KnownNodeBody, ListenerBody, NodeStatusBody
+    from blocklist.wire.nodes import OwnedClaim
+    from blocklist.wire.tokens import IdentityBody
+
+_NODES_PATH = "/blocklist/nodes"
 
 
-class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
+class HeartbeatResult(NamedTuple):
+    """The revision of the service, and the fields of the report that it has; None if it does not tell."""
+
+    revision: int
+    reported: frozenset[str] | None
+
+
+class BlocklistClient:
     """Reads and changes the list of a blocklist service.
 
     `url` defaults to BLOCKLIST_URL, then to http://127.0.0.1:8224. `token` defaults to BLOCKLIST_TOKEN, then to the
@@ -108,6 +140,391 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         cursor = None if since is None else str(since)
         return Watch(self.url, cursor, token=self._auth, timeout=self._timeout, on_date=self.clock.on_date)
 
+    def listing(
+        self, *, at: int | None = None, min_revision: int | None = None, selector: str | None = None
+    ) -> NodeListing:
+        """The list with authors, revisions and TaskManagers: now, or as it was `at` a time (Unix milliseconds).
+
+        `selector` leaves only nodes with these labels, in kubectl's syntax. Raises CompactedError if the change log
+        does not reach back that far, InvalidError for an invalid selector.
+        """
+        optional = {"at": at, "minRevision": min_revision, "selector": selector}
+        params = {"details": "true", **{name: str(value) for name, value in optional.items() if value is not None}}
+        response = self._request("GET", "/blocklist", params=params)
+        nodes = tuple(_node_details(node_id, body) for node_id, body in sorted(response.object().items()))
+        return NodeListing(revision=response.revision, nodes=nodes, warnings=response.warnings)
+
+    def history(self, node_id: str) -> list[Change]:
+        """All changes of one node in the change log, the oldest first."""
+        return list(self.changes(node_id=node_id))
+
+    def changes(
+        self,
+        *,
+        node_id: str | None = None,
+        created_by: str | None = None,
+        types: Iterable[ChangeType] = (),
+        begin: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Change]:
+        """The changes in the log, the oldest first; filtered by node, author, types, and time in [begin, end)."""
+        optional = {
+            "node": None if node_id is None else check_node_id(node_id),
+            "createdBy": created_by,
+            "from": None if begin is None else str(begin),
+            "until": None if end is None else str(end),
+        }
+        params: dict[str, str | list[str]] = {name: value for name, value in optional.items() if value is not None}
+        params |= {"since": "0", "limit": "1000", "type": [kind.value for kind in types]}
+        while True:
+            try:
+                page = self._request("GET", "/blocklist/changes", params=params).object()
+            except CompactedError as error:
+                params["since"] = str(max(0, error.oldest - 1))
+                continue
+            yield from _changes(page.get("changes"))
+            if page.get("next") is None:
+                return
+            params["since"] = str(page["next"])
+
+    def status(self, node_id: str) -> NodeStatusBody:
+        """Which listeners have applied the node's last change. Raises NotFoundError if the log has no change of it."""
+        from blocklist.wire.listeners import NodeStatusBody
+
+        response = self._request("GET", f"{node_path(node_id)}/status")
+        return parse_body(NodeStatusBody, response.object())
+
+    def claims(self, node_id: str) -> list[Claim]:
+        """The claims that keep a node blocked, in the order in which they were made.
+
+        Raises NotFoundError if it is not blocked.
+        """
+        response = self._request("GET", f"{node_path(node_id)}/claims")
+        body = parse_body(NodeClaims, response.object())
+        return [claim.value(body.id) for claim in body.claims]
+
+    def known_node(self, node_id: str) -> KnownNodeBody:
+        """What anybody reports about a node, blocked or not, under any of its names and addresses.
+
+        Raises NotFoundError if nobody reports it, AmbiguousNodeError if several nodes have the name.
+        """
+        from blocklist.wire.listeners import KnownNodeBody
+
+        return parse_body(KnownNodeBody, self._request("GET", f"/nodes/{check_node_id(node_id)}").object())
+
+    def known_nodes(self, *, selector: str | None = None) -> KnownNodeListing:
+        """All nodes that anybody reports, blocked or not, in order of their ids; with `selector` those that it selects.
+
+        Raises InvalidError for an invalid selector.
+        """
+        from blocklist.wire.listeners import KnownNodesPage
+
+        params = {"limit": "1000"} | ({} if selector is None else {"selector": selector})
+        nodes: list[KnownNodeBody] = []
+        while True:
+            response = self._request("GET", "/nodes", params=params)
+            page = parse_body(KnownNodesPage, response.object())
+            nodes += page.nodes
+            if page.next is None:
+                return KnownNodeListing(nodes=tuple(nodes), warnings=response.warnings)
+            params["after"] = page.next
+
+    def known_nodes_after(self, node_id: str | None = None, *, limit: int = 1000) -> list[KnownNodeBody]:
+        """Up to `limit` (1 to 1,000) of these nodes, behind this id; None: the first ones."""
+        from blocklist.wire.listeners import KnownNodesPage
+
+        params = {"limit": str(limit)} | ({} if node_id is None else {"after": check_node_id(node_id)})
+        return parse_body(KnownNodesPage, self._request("GET", "/nodes", params=params).object()).nodes
+
+    def all_claims(self, *, owner: str | None = None) -> list[OwnedClaim]:
+        """The claims on all nodes, by node id; with `owner` only those of it (a final `*` stands for any end)."""
+        params = {"limit": "1000"} | ({} if owner is None else {"owner": owner})
+        found: list[OwnedClaim] = []
+        while True:
+            page = parse_body(ClaimsPage, self._request("GET", "/claims", params=params).object())
+            found += page.claims
+            if page.next is None:
+                return found
+            params["after"] = page.next
+
+    def listeners(self) -> list[ListenerBody]:
+        """All listeners, live and lapsed, sorted by id."""
+        from blocklist.wire.listeners import ListenersBody
+
+        return parse_body(ListenersBody, self._request("GET", "/listeners").object()).listeners
+
+    def evidence(self) -> list[EvidenceBody]:
+        """The evidence that running applications report, and whether it counts."""
+        from blocklist.wire.listeners import EvidenceListBody
+
+        return parse_body(EvidenceListBody, self._request("GET", "/evidence").object()).evidence
+
+    def drift(self) -> DriftListBody:
+        """Where listeners report something else than the list says, and since when."""
+        from blocklist.wire.listeners import DriftListBody
+
+        return parse_body(DriftListBody, self._request("GET", "/drift").object())
+
+    def block_nodes(
+        self,
+        nodes: Iterable[BlockedNode],
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
+        wait: int | None = None,
+    ) -> BlockNodesResult:
+        """Block several nodes, all or none, in one revision each.
+
+        Their `start` and `canary` are ignored: blocks start now, and only put_claim leaves a canary.
+
+        `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
+        seconds (at most 60) to wait until all live listeners have applied the change. Raises ConflictError with every
+        conflict, LimitError, and InvalidError for a duplicate node or a value that the service rejects; if `strict`,
+        UnknownNodeError for a node that no listener knows.
+        """
+        params = _block_params(force, strict=strict)
+        return _block_result(
+            self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge), wait=wait)
+        )
+
+    def block_selected(
+        self,
+        selector: str,
+        block: BlockedNode,
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
+        wait: int | None = None,
+    ) -> BlockNodesResult:
+        """Block all nodes that a selector in kubectl's syntax selects in the service, as `block` says, but for its id.
+
+        The other parameters are as in block_nodes; if `strict`, every label in the selector must exist. Raises
+        NotFoundError if no node is selected, InvalidError for an invalid selector, and the errors of block_nodes.
+        """
+        params = {"selector": selector} | _block_params(force, strict=strict)
+        body = block_body(block.action, block.cause, block.end, allow_merge)
+        return _block_result(self._request("PUT", _NODES_PATH, params=params, json=body, wait=wait))
+
+    def unblock_selected(self, selector: str, *, wait: int | None = None) -> UnblockSelectedResult:
+        """Unblock those of the selected nodes that are blocked, all or none; `wait` is as in block_nodes.
+
+        Raises NotFoundError if no node is selected, or none of them is blocked, InvalidError for an invalid selector.
+        """
+        response = self._request("DELETE", _NODES_PATH, params={"selector": selector}, wait=wait)
+        names = {node_id: parse_object(body).get("id") for node_id, body in response.object().items()}
+        return UnblockSelectedResult(
+            unblocked={node_id: str(name) for node_id, name in names.items() if name is not None},
+            not_blocked=frozenset(node_id for node_id, name in names.items() if name is None),
+            applied=response.applied,
+            warnings=response.warnings,
+        )
+
+    def unblock(self, node_id: str, *, wait: int | None = None) -> AppliedCount | None:
+        """Unblock a node before its end; with `wait`, see block_nodes, return how many listeners have applied it.
+
+        Raises NotFoundError if it is not blocked.
+        """
+        return self.unblock_node(node_id, wait=wait).applied
+
+    def unblock_node(self, node_id: str, *, wait: int | None = None) -> UnblockResult:
+        """As unblock, and return the name under which the node was blocked: `node_id`, if a proxy has removed it."""
+        response = self._request("DELETE", node_path(node_id), wait=wait)
+        return UnblockResult(id=response.node_id or node_id, applied=response.applied)
+
+    def put_claim(
+        self,
+        node_id: str,
+        owner: str,
+        cause: str,
+        *,
+        action: BlockAction = BlockAction.MARK_BLOCKED,
+        end: int = PERMANENT,
+        canary: bool = False,
+        last_evidence: int | None = None,
+        force: str | None = None,
+        wait: int | None = None,
+    ) -> BlockedNode:
+        """Create or replace the claim of an owner on a node; return the node as all claims together have it.
+
+        `end` is in Unix milliseconds, as is `last_evidence`: when what the claim rests on was last observed. A `canary`
+        leaves one executor of each Spark application on the node. `force` and `wait` are as in block_nodes. Raises
+        LimitError, DismissedError if the owner was dismissed on the node since the last evidence, and InvalidError for
+        what is not an owner and for a canary that evacuates.
+        """
+        body: Json = {"action": action.name, "cause": cause, "endTimestamp": str(end)}
+        if canary:
+            body["canary"] = True
+        if last_evidence is not None:
+            body["lastEvidenceTimestamp"] = str(last_evidence)
+        params = _block_params(force, strict=False)
+        response = self._request("PUT", _claim_path(node_id, owner), params=params, json=body, wait=wait)
+        return parse_node(response.object().get("node"))
+
+    def remove_claim(self, node_id: str, owner: str, *, wait: int | None = None) -> BlockedNode | None:
+        """Remove the claim of an owner; return the node as the other claims have it, None if it is unblocked.
+
+        Raises NotFoundError if the owner has no claim on it.
+        """
+        body = parse_body(RemovedClaimBody, self._request("DELETE", _claim_path(node_id, owner), wait=wait).object())
+        return body.node.value() if body.blocked else None
+
+    def dry_run_block(
+        self,
+        nodes: Iterable[BlockedNode],
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
+    ) -> DryRunBody:
+        """The effect that block_nodes would have. Raises the same errors, but `refused` names a limit."""
+        params = {"dryRun": "true"} | _block_params(force, strict=strict)
+        response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge))
+        return _dry_run(response)
+
+    def dry_run_block_selected(
+        self,
+        selector: str,
+        block: BlockedNode,
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
+    ) -> DryRunBody:
+        """The effect that block_selected would have. Raises the same errors, but `refused` names a limit."""
+        params = {"dryRun": "true", "selector": selector} | _block_params(force, strict=strict)
+        body = block_body(block.action, block.cause, block.end, allow_merge)
+        return _dry_run(self._request("PUT", _NODES_PATH, params=params, json=body))
+
+    def dry_run_unblock(self, node_id: str) -> DryRunBody:
+        """The effect that unblock would have. Raises NotFoundError if the node is not blocked."""
+        return _dry_run(self._request("DELETE", node_path(node_id), params={"dryRun": "true"}))
+
+    def register(self, registration: Registration) -> str | None:
+        """Register a listener, renew its lease, or take over from another session.
+
+        Returns the secret that signs pushes if the listener is new; the service shows it only once. Raises FencedError
+        for a session that was taken over, InvalidError for a value that the service rejects.
+        """
+        body = {
+            "role": registration.role.value,
+            "sessionId": registration.session,
+            "leaseSeconds": max(1, registration.lease // 1000),
+        }
+        if registration.callback_url is not None:
+            body["callbackUrl"] = registration.callback_url
+        if registration.min_nodes:
+            body["minNodes"] = registration.min_nodes
+        secret = self._listener_request("PUT", registration.id, json=body).object().get("secret")
+        return secret if isinstance(secret, str) else None
+
+    def heartbeat(
+        self,
+        listener_id: str,
+        session: str,
+        *,
+        acked: int | None = None,
+        history: str | None = None,
+        report: Report | None = None,
+    ) -> int:
+        """`send_heartbeat`, for the revision of the service alone."""
+        return self.send_heartbeat(listener_id, session, acked=acked, history=history, report=report).revision
+
+    def send_heartbeat(
+        self,
+        listener_id: str,
+        session: str,
+        *,
+        acked: int | None = None,
+        history: str | None = None,
+        report: Report | None = None,
+    ) -> HeartbeatResult:
+        """Renew the lease of a listener, acknowledge a revision and report its state.
+
+        `acked` is the revision up to which it has applied the list of `history`. Raises NotFoundError if it must
+        register again, FencedError if another session has taken over, InvalidError for a value that the service
+        rejects.
+        """
+        from blocklist.wire.listeners import REPORT_FIELDS, report_fields
+
+        body = {"sessionId": session, **({} if report is None else report_fields(report))}
+        if acked is not None:
+            body["ackedRevision"] = acked
+            if history is not None:
+                body["history"] = history
+        response = self._listener_request("POST", listener_id, "/heartbeat", json=body).object()
+        revision, reported = response.get("revision"), response.get("reported")
+        if not isinstance(revision, int) or isinstance(revision, bool):
+            raise UnavailableError("The service responded to a heartbeat without a revision.")
+        names = {api_name: name for name, api_name in REPORT_FIELDS.items()}
+        held = frozenset(names[it] for it in reported if it in names) if isinstance(reported, list) else None
+        return HeartbeatResult(revision, held)
+
+    def deregister(self, listener_id: str, session: str | None = None) -> None:
+        """Remove a listener; with `session` only if this is its session.
+
+        Raises NotFoundError if it is not registered, FencedError if another session has taken over.
+        """
+        query = "" if session is None else f"?sessionId={check_node_id(session)}"
+        self._listener_request("DELETE", listener_id, query)
+
+    def _listener_request(
+        self, method: str, listener_id: str, action: str = "", *, json: Json | None = None
+    ) -> ApiResponse:
+        try:
+            return self._request(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
+        except ConflictError as error:
+            if not error.lines:
+                # Another server's 409: no listener must stop for good because of it.
+                raise UnavailableError(f"HTTP 409 that does not come from the service: {error.detail}") from error
+            from blocklist.model.listener import FencedError
+
+            raise FencedError(error.detail, error.lines) from error
+
+    def whoami(self) -> tuple[str | None, Role]:
+        """The name of the credentials, which is the author of their changes (None without a name), and their role."""
+        from blocklist.model.roles import Role
+
+        identity = self._identity()
+        return identity.name, Role(identity.role)
+
+    def default_duration(self) -> int:
+        """Milliseconds of a block for which the operator gives no end; PERMANENT if it has none."""
+        return parse_duration_or_forever(self._identity().default_duration)
+
+    def _identity(self) -> IdentityBody:
+        from blocklist.wire.tokens import IdentityBody
+
+        return parse_body(IdentityBody, self._request("GET", "/whoami").object())
+
+    def create_token(
+        self, name: str, role: Role, *, end: int = PERMANENT, owners: Sequence[str] | None = None
+    ) -> NewToken:
+        """Create a token that is valid until `end` (Unix milliseconds); its text is returned only here.
+
+        `owners` are the owners whose claims a token of an operator may change, with a final `*` those that begin so;
+        None for all. Raises InvalidError for a name without the form of a node id, an end that is not in the future, or
+        what is not an owner.
+        """
+        from blocklist.model.roles import check_token_name
+        from blocklist.wire.tokens import NewTokenBody
+
+        body: dict[str, object] = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}
+        if owners is not None:
+            body["owners"] = list(owners)
+        return parse_body(NewTokenBody, self._request("POST", "/tokens", json=body).object()).value()
+
+    def tokens(self) -> list[Token]:
+        """All tokens, including revoked and expired ones, the oldest first."""
+        from blocklist.wire.tokens import TokensBody
+
+        return [token.value() for token in parse_body(TokensBody, self._request("GET", "/tokens").object()).tokens]
+
+    def revoke_token(self, token_id: str) -> None:
+        """Revoke a token at once. Raises NotFoundError, and ConflictError for the last token of an admin."""
+        self._request("DELETE", f"/tokens/{check_node_id(token_id)}")
+
     def close(self) -> None:
         """Close the connections. Watches stay open."""
         self._http.close()
@@ -164,3 +581,71 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
                 " BLOCKLIST_URL is http://host:port, without the path of a request."
             )
         return unavailable_error(response, response.reason_phrase)
+
+
+def _node_details(node_id: str, value: object) -> NodeDetails:
+    try:
+        return ListedNode.parse(value).value(node_id)
+    except InvalidError as error:
+        raise UnavailableError(f"The service sent an invalid node: {error}") from error
+
+
+def _changes(value: object) -> list[Change]:
+    """Parse a list of changes. Raises UnavailableError if it is invalid."""
+    from blocklist.wire.changes import ChangeBody
+
+    if not isinstance(value, list):
+        raise UnavailableError("The service sent changes that are not a list.")
+    try:
+        return [ChangeBody.parse(change).value() for change in value]
+    except InvalidError as error:
+        raise UnavailableError(f"The service sent an invalid change: {error}") from error
+
+
+def node_path(node_id: str) -> str:
+    """The path of a node. Raises InvalidError for an invalid id."""
+    return f"{_NODES_PATH}/{check_node_id(node_id)}"
+
+
+def _claim_path(node_id: str, owner: str) -> str:
+    """The path of a claim. Raises InvalidError for an invalid id or owner."""
+    return f"{node_path(node_id)}/claims/{quote(check_owner(owner), safe='')}"
+
+
+def block_body(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
+    """The body of a request to block a node."""
+    return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}
+
+
+def _block_params(force: str | None, *, strict: bool) -> dict[str, str]:
+    return ({} if force is None else {"force": force}) | ({"strict": "true"} if strict else {})
+
+
+def _dry_run(response: ApiResponse) -> DryRunBody:
+    from blocklist.wire.nodes import DryRunBody
+
+    return parse_body(DryRunBody, response.object())
+
+
+def _block_result(response: ApiResponse) -> BlockNodesResult:
+    from blocklist.client.answers import BlockNodesResult
+
+    bodies = {node_id: parse_object(body) for node_id, body in response.object().items()}
+    unknown = {node_id: body for node_id, body in bodies.items() if body.get("known") is False}
+    return BlockNodesResult(
+        nodes={node_id: parse_node(body) for node_id, body in bodies.items()},
+        merged=frozenset(node_id for node_id, body in bodies.items() if body.get("status") == 202),
+        applied=response.applied,
+        unknown={node_id: body.get("didYouMean") for node_id, body in unknown.items() if not body.get("ambiguous")},
+        ambiguous={node_id: body["ambiguous"] for node_id, body in unknown.items() if body.get("ambiguous")},
+        warnings=response.warnings,
+    )
+
+
+def _block_bodies(nodes: Iterable[BlockedNode], allow_merge: bool) -> Json:
+    body: Json = {}
+    for node in nodes:
+        if node.id in body:
+            raise InvalidError(f"Node {node.id} is given more than once.")
+        body[node.id] = block_body(node.action, node.cause, node.end, allow_merge)
+    return body

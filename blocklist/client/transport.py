@@ -3,18 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from ipaddress import ip_address, ip_network
 from typing import Any, Final
+from urllib.request import getproxies
 
 import httpx
 
-from blocklist.client.credentials import BearerAuth, resolve_auth
-from blocklist.client.proxies import proxy_of
-from blocklist.client.url_credentials import check_no_credentials
+from blocklist.client.credentials import check_no_credentials, token_reader
 from blocklist.model.errors import InvalidError
+
+# The client's token: from the caller, the environment, or a file that may change.
+#
+# The token never appears in a repr, a log line or an error.
+
+
+class BearerAuth(httpx.Auth):
+    """Sends a token with each request. Reads it again when the service rejects it, as a file may have changed."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+        self._header: str | None = None
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """The requests that httpx sends. Raises TokenFileError."""
+        sent = request.headers["Authorization"] = self._header or self._reload()
+        response = yield request
+        if response.status_code == httpx.codes.UNAUTHORIZED and self._reload() != sent:
+            request.headers["Authorization"] = self._header or ""
+            yield request
+
+    def _reload(self) -> str:
+        self._header = f"Bearer {self._read()}"
+        return self._header
+
+
+def resolve_auth(token: str | BearerAuth | None) -> BearerAuth | None:
+    """The given token, or BLOCKLIST_TOKEN, or the token in the file BLOCKLIST_TOKEN_FILE, or None.
+
+    Store the result, not the token: debuggers show attributes. Raises InvalidError for a malformed token. Does not read
+    the file yet.
+    """
+    if isinstance(token, BearerAuth):
+        return token
+    read = token_reader(token)
+    return None if read is None else BearerAuth(read)
+
 
 _PLAIN_ANSWERS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """How OpenSSL, by its version, names an answer without TLS."""
@@ -99,3 +140,136 @@ def unreachable_message(url: str, error: Exception) -> str:
     if url.startswith("http://") and isinstance(error, httpx.RemoteProtocolError):
         return f"{url} is out of reach: {reason} If the server uses TLS, its URL begins with https://."
     return f"{url} is out of reach: {reason}"
+
+
+# The proxy for a URL, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, whose forms are those of curl.
+#
+# httpx reads them too, but raises for some forms, such as `[::1]`, and takes others, such as `10.0.0.0/8`, for names.
+
+_SEPARATORS: Final = re.compile(r"[,\s]+")
+_EXCEPTION: Final = re.compile(
+    r"(?:[A-Za-z]+://)?(?:\[(?P<v6>[^\]]*)\]|(?P<bare_v6>[^:]*:[^:]*:.*)|(?P<host>[^:]*))(?::(?P<port>[0-9]{1,5}))?"
+)
+_USUAL_PORTS: Final = {"http": 80, "https": 443}
+
+
+def proxy_of(url: str) -> httpx.Proxy | None:
+    """The proxy for this valid URL; None for a server on this machine, which a proxy would look for on its own.
+
+    Raises InvalidError if the environment names something that is no proxy.
+    """
+    server = httpx.URL(url)
+    host = server.host.rstrip(".")
+    proxies = getproxies()
+    named = proxies.get(server.scheme) or proxies.get("all")
+    if not named or is_loopback(host):
+        return None
+    port = server.port or _USUAL_PORTS.get(server.scheme)
+    if any(_matches(exception, host, port) for exception in _SEPARATORS.split(proxies.get("no", ""))):
+        return None
+    try:
+        proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
+    except (httpx.InvalidURL, ValueError):
+        # Not shown: it may have a password.
+        raise InvalidError(
+            f"The proxy that the environment names for {server.scheme}:// is invalid: give"
+            f" {server.scheme.upper()}_PROXY as http://host:port."
+        ) from None
+    if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
+        raise InvalidError("The environment names a SOCKS proxy: install httpx[socks], or give one for HTTP.")
+    return proxy
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is surely this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _matches(exception: str, host: str, port: int | None) -> bool:
+    """Whether an entry of NO_PROXY is for the server: `*`, a name with all names below it, an address or a network."""
+    if exception == "*":
+        return True
+    match = _EXCEPTION.fullmatch(exception)
+    if match is None or (match["port"] is not None and int(match["port"]) != port):
+        return False
+    named = match["v6"] or match["bare_v6"] or match["host"] or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        name = named.removeprefix("*").strip(".").lower()
+        return bool(name) and (host == name or host.endswith(f".{name}"))
+    try:
+        return address in ip_network(named, strict=False)
+    except ValueError:
+        return False
+
+
+# The clock of the service, by which blocks end, as a client of it knows it.
+
+MIN_OFFSET: Final = 5_000
+"""Smaller differences, in milliseconds, count as none: a Date header has whole seconds, and a response takes time."""
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# The format in which servers must send it (RFC 9110). `email.utils` reads others as well, but is slow to import.
+_DATE: Final = re.compile(r"[A-Z][a-z]{2}, ([0-9]{2}) ([A-Z][a-z]{2}) ([0-9]{4}) ([0-9]{2}):([0-9]{2}):([0-9]{2}) GMT")
+
+
+class ServiceClock:
+    """The service's time. It is this machine's as long as the two differ by less than MIN_OFFSET.
+
+    Otherwise it is the Date of the last response, and the time that has passed since: the clock of this machine may be
+    set meanwhile.
+
+    THREADING: all methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+
+    def on_date(self, date: str | None) -> None:
+        """Take the Date header of a response that has just come."""
+        if (at := _parse_date(date)) is not None:
+            self._last = at, time.monotonic()
+
+    def now(self) -> int:
+        """Unix milliseconds; by the clock of this machine before the first response."""
+        return _own_now() + self.ahead()
+
+    def ahead(self) -> int:
+        """By how many milliseconds it is ahead of the clock of this machine; 0 before the first response."""
+        if self._last is None:
+            return 0
+        at, received = self._last
+        return _significant(at + round((time.monotonic() - received) * 1000) - _own_now())
+
+
+def clock_offset(date: str | None) -> int:
+    """By how many milliseconds the service's clock is ahead, by the Date header of a response that has just come.
+
+    0 for a small difference or without the header.
+    """
+    at = _parse_date(date)
+    return 0 if at is None else _significant(at - _own_now())
+
+
+def _significant(offset: int) -> int:
+    return offset if abs(offset) >= MIN_OFFSET else 0
+
+
+def _parse_date(date: str | None) -> int | None:
+    match = _DATE.fullmatch(date or "")
+    if match is None:
+        return None
+    day, month, year, hour, minute, second = match.groups()
+    try:
+        number = _MONTHS.index(month) + 1
+        at = datetime(int(year), number, int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+    except ValueError:
+        return None
+    return round(at.timestamp() * 1000)
+
+
+def _own_now() -> int:
+    return time.time_ns() // 1_000_000

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from blocklist.client import DEFAULT_URL
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import Registration

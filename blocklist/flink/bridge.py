@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.watch import WatchThread
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.effects import (
     Effect,

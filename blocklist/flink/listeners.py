@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.flink.effects import Acknowledged, Effect, acknowledged, decide
 from blocklist.flink.marking import listener_lease
 from blocklist.flink.state import ClusterState

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from blocklist.flink.state import ENDED_STATES, ClusterState, FlinkTaskManager
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError
 from blocklist.model.names import HostMatcher, normalize_address
-from blocklist.wire.inventory import KnownNodeBody
+from blocklist.wire.listeners import KnownNodeBody
 
 log = logging.getLogger("blocklist.flink")
 

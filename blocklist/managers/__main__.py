@@ -11,8 +11,8 @@ import time
 from typing import Any
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.managers.options import build_parser
 from blocklist.managers.plan import DesiredState, Manager, ManagerError, Stoppable
 from blocklist.managers.reconcile import ReconcileLoop, reconcile

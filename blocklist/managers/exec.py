@@ -18,7 +18,7 @@ from blocklist.managers.command import CommandOutput, run
 from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, block_step, format_end, free_steps
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockedNode
-from blocklist.wire.json import Json, dump_json, parse_json
+from blocklist.wire.body import Json, dump_json, parse_json
 from blocklist.wire.nodes import NodeBody, node_fields
 
 log = logging.getLogger("blocklist.managers")

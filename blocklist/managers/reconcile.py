@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic
 
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.managers.plan import DesiredState, Manager, ManagerError, ManagerPlan, P, Stoppable, TransientError
 from blocklist.model.listener import MAX_ENTRIES, Report, truncate_reasons
 from blocklist.model.node import PERMANENT, is_node_id
 from blocklist.model.reported_node import NodeFacts, ReportedNode, node_ids, report_nodes
 from blocklist.model.time import Backoff
-from blocklist.wire.json import dump_json
-from blocklist.wire.reports import report_fields
+from blocklist.wire.body import dump_json
+from blocklist.wire.listeners import report_fields
 
 log = logging.getLogger("blocklist.managers")
 

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from blocklist.client.url_credentials import check_no_credentials
+from blocklist.client.credentials import check_no_credentials
 from blocklist.model.errors import InvalidError
 from blocklist.spark.driver import AgentHandle, start_in_driver
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from blocklist.wire.body import Body, Doc, Millis, matching
-from blocklist.wire.json import Json
+from blocklist.model.listener import Report
+from blocklist.model.reported_node import ReportedNode
+from blocklist.wire.body import Body, Doc, Json, Millis, camel, matching, with_example
+from blocklist.wire.nodes import NodeBody, RepeatBody
 
 if TYPE_CHECKING:
-    from blocklist.model.listener import Listener
+    from blocklist.model.evidence import AssessedEvidence, Evidence, Finding
+    from blocklist.model.listener import Drift, DriftReport, Listener
 
 ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
 
@@ -82,4 +86,303 @@ def listener_body(
         "usableNodes": usable,
         "leaseEnd": str(listener.lease_end),
         "revision": revision,
+    }
+
+
+# The bodies of node status and of /taskmanagers.
+
+
+@dataclass(kw_only=True)
+class TaskManagerBody(Body):
+    """The node of a TaskManager."""
+
+    node_id: str
+    blocked: bool
+    blocked_node: NodeBody | None = None
+
+
+@dataclass(kw_only=True)
+class TaskManagerOnNode(Body):
+    """A TaskManager that is still on the node."""
+
+    id: str
+    running_tasks: Annotated[int | None, Doc("Null if its listener does not report it.")]
+
+
+@dataclass(kw_only=True)
+class AppliedBody(Body):
+    """Whether one listener has applied the node's last change."""
+
+    id: str
+    role: ListenerRoleName
+    applied: bool
+    applied_at: Annotated[Millis | None, Doc("Null if it has not, or if the time is unknown.")]
+    late_ms: Annotated[int | None, Doc("Milliseconds from the change until it was applied.")]
+    refused: Annotated[str | None, Doc("Why it refuses to carry out the block.")]
+    pending_reason: Annotated[
+        str | None,
+        Doc(
+            "What it last reported of the blocked node while it has not acknowledged the change: why it"
+            " cannot apply it yet, or why it refused an earlier block."
+        ),
+    ] = None
+    task_managers: list[TaskManagerOnNode]
+    reports_task_managers: Annotated[
+        bool,
+        Doc("Whether it has reported where its TaskManagers run; if not, `taskManagers` is unknown."),
+    ] = True
+
+
+@dataclass(kw_only=True)
+class NodeStatusBody(Body):
+    """Which live listeners have applied the last change of a node."""
+
+    id: str
+    blocked: bool
+    revision: int
+    at: Millis
+    applied: int
+    of: int
+    automatic_blocks: Annotated[int, Doc("Number of automatic blocks that count for the duration of the next one.")] = 0
+    probation_end: Annotated[
+        Millis | None, Doc("Until then evidence of one application blocks the node; null if not.")
+    ] = None
+    repeat: Annotated[RepeatBody | None, Doc("Why the present block lasts longer than usual; null if it does not.")] = (
+        None
+    )
+    listeners: list[AppliedBody]
+
+
+# Reports of listeners, as they are in heartbeats and in answers to pushes.
+
+REPORT_FIELDS: Final = {field.name: camel(field.name) for field in fields(Report)}
+"""Names of the fields of a Report: in Python, and in the API."""
+
+
+def report_fields(report: Report) -> Json:
+    """What a report contains, as JSON values under their names in the API."""
+    values = {REPORT_FIELDS[name]: value for name, value in report.given().items()}
+    if report.evidence is not None:
+        values[REPORT_FIELDS["evidence"]] = findings_body(report.evidence)
+    if report.nodes is not None:
+        values[REPORT_FIELDS["nodes"]] = list(map(_node_json, report.nodes))
+    return values
+
+
+def _node_json(node: str | ReportedNode) -> str | Json:
+    if isinstance(node, str):
+        return node
+    parts = {"names": list(node.names), "addresses": list(node.addresses), "labels": dict(node.labels)}
+    return {"id": node.id, **{name: part for name, part in parts.items() if part}}
+
+
+# The bodies of evidence: in heartbeats and in GET /evidence.
+
+KindName = Literal["excluded", "slow"]
+
+
+@dataclass(kw_only=True)
+class EvidenceBody(Body):
+    """What one application reports about one node, and whether it counts."""
+
+    __pydantic_config__ = with_example(
+        node="worker-17",
+        application="app-1",
+        kind="excluded",
+        reason="Spark excluded the host.",
+        firstSeen="1652313600000",
+        lastSeen="1652313630000",
+        believed=True,
+        doubt=None,
+    )
+
+    node: str
+    application: str
+    kind: KindName
+    reason: str
+    first_seen: Annotated[Millis, Doc("Reported since then without a gap.")]
+    last_seen: Millis
+    believed: Annotated[bool, Doc("Whether the evidence counts.")]
+    doubt: Annotated[
+        str | None,
+        Doc("Why it does not count, such as another application of the same token that reports the node."),
+    ]
+
+
+@dataclass(kw_only=True)
+class EvidenceListBody(Body):
+    """All evidence, by node and application."""
+
+    evidence: list[EvidenceBody]
+
+
+def findings_body(findings: Mapping[str, Finding]) -> Json:
+    """The `evidence` of a heartbeat."""
+    return {node: {"kind": finding.kind.value, "reason": finding.reason} for node, finding in findings.items()}
+
+
+def evidence_list_body(assessed: Iterable[AssessedEvidence]) -> Json:
+    """The response of GET /evidence."""
+    return {"evidence": [{**_evidence_fields(piece.evidence), **_assessment_fields(piece)} for piece in assessed]}
+
+
+def _evidence_fields(evidence: Evidence) -> Json:
+    return {
+        "node": evidence.node,
+        "application": evidence.application,
+        "kind": evidence.finding.kind.value,
+        "reason": evidence.finding.reason,
+        "firstSeen": str(evidence.first_seen),
+        "lastSeen": str(evidence.last_seen),
+    }
+
+
+def _assessment_fields(assessed: AssessedEvidence) -> Json:
+    return {"believed": assessed.ignored_reason is None, "doubt": assessed.ignored_reason}
+
+
+# The bodies of /nodes: what is known about each node.
+
+
+@dataclass(kw_only=True)
+class NodeReporterBody(Body):
+    """Who reports a node."""
+
+    id: Annotated[str, Doc("The id of a listener; `file` for BLOCKLIST_NODES_FILE.")]
+    kind: Literal["file", "RESOURCE_MANAGER", "JOB_MASTER"]
+    last_seen: Annotated[Millis | None, Doc("Its last heartbeat (Unix ms); null for the file.")]
+
+
+@dataclass(kw_only=True)
+class NodeTaskManagerBody(Body):
+    """A TaskManager on a node."""
+
+    id: str
+    listener: str | None
+    running_tasks: Annotated[int | None, Doc("Null if its listener does not report it.")]
+
+
+@dataclass(kw_only=True)
+class NodeBlockBody(NodeBody):
+    """A block of the node, under the id that it was given."""
+
+    id: str
+    created_by: Annotated[str | None, Doc("The author of its last change; null if unknown.")]
+
+
+@dataclass(kw_only=True)
+class KnownNodeBody(Body):
+    """A node that somebody reports."""
+
+    id: str
+    names: Annotated[list[str], Doc("What else it is called, in lower case.")]
+    addresses: list[str]
+    labels: dict[str, str]
+    conflicts: Annotated[
+        dict[str, list[str]],
+        Doc("Names and addresses that other nodes claim as well: they are not used for this node."),
+    ]
+    reported_by: Annotated[list[NodeReporterBody], Doc("The first is believed where two differ.")]
+    task_managers: Annotated[list[NodeTaskManagerBody], Doc("Executors that listeners report there.")]
+    running_tasks: Annotated[int | None, Doc("Their running tasks, as far as they are reported; null if none are.")]
+    unreported_tasks: Annotated[int, Doc("Number of TaskManagers whose tasks are not reported.")]
+    blocked: bool
+    blocks: Annotated[list[NodeBlockBody], Doc("One, unless it is blocked under several names.")]
+    last_seen: Annotated[
+        Millis | None,
+        Doc("Last heartbeat of any of those who report it (Unix ms)."),
+    ]
+
+
+@dataclass(kw_only=True)
+class KnownNodesPage(Body):
+    """A page of nodes in order of their ids."""
+
+    nodes: list[KnownNodeBody]
+    total: Annotated[int, Doc("Number of all nodes, or of those that the selector selects.")]
+    next: Annotated[str | None, Doc("Pass this as `after` for the next page; null on the last page.")]
+
+
+# The body of GET /drift.
+
+DriftKindName = Literal["tasks-running", "tasks-started", "schedulable", "unschedulable"]
+
+
+@dataclass(kw_only=True)
+class DriftBody(Body):
+    """One difference between the list and what a listener reports."""
+
+    node: str
+    blocked: Annotated[bool, Doc("Whether the node is blocked on the list.")]
+    kind: Annotated[
+        DriftKindName,
+        Doc(
+            "Blocked here: evacuated, but tasks still run there; tasks started after the listener had"
+            " applied the block; the manager still gives out the node. Free here: the manager does not give it out."
+        ),
+    ]
+    listener: Annotated[str, Doc("The listener that reports it.")]
+    since: Annotated[Millis, Doc("Observed since then without a gap.")]
+    begin_observed: Annotated[
+        bool,
+        Doc(
+            "Whether it began then. If false, it may be older: it was there when the service, or the listener, started."
+        ),
+    ] = False
+    reason: str
+
+
+@dataclass(kw_only=True)
+class UnknownTasksBody(Body):
+    """A listener with TaskManagers on an evacuated node whose running tasks it does not report."""
+
+    node: str
+    listener: str
+
+
+@dataclass(kw_only=True)
+class DriftListBody(Body):
+    """All differences, by node, and where it is unknown whether tasks run."""
+
+    __pydantic_config__ = with_example(
+        observedAt="1652313630000",
+        drift=[
+            {
+                "node": "worker-17",
+                "blocked": False,
+                "kind": "unschedulable",
+                "listener": "slurm-ctl1",
+                "since": "1652313600000",
+                "beginObserved": True,
+                "reason": "DRAIN+IDLE, not by this manager (new disk)",
+            }
+        ],
+        unknown=[],
+    )
+
+    observed_at: Annotated[Millis | None, Doc("The time of the observation; null before the first one.")]
+    drift: list[DriftBody]
+    unknown: list[UnknownTasksBody]
+
+
+def drift_list_body(report: DriftReport | None) -> Json:
+    """The response of GET /drift."""
+    if report is None:
+        return {"observedAt": None, "drift": [], "unknown": []}
+    return {
+        "observedAt": str(report.observed_at),
+        "drift": [_drift_body(drift) for drift in report.drift],
+        "unknown": [{"node": each.node, "listener": each.listener} for each in report.unknown],
+    }
+
+
+def _drift_body(drift: Drift) -> Json:
+    return {
+        "node": drift.node,
+        "blocked": drift.kind.blocked_here,
+        "kind": drift.kind.value,
+        "listener": drift.listener,
+        "since": str(drift.since),
+        "beginObserved": drift.begin_observed,
+        "reason": drift.reason,
     }

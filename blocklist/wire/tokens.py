@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role, Token
 from blocklist.model.time import DEFAULT_DURATION
-from blocklist.wire.body import Body, Doc, Millis
-from blocklist.wire.json import Json
+from blocklist.wire.body import Body, Doc, Json, Millis
 
 RoleName = Literal["reader", "listener", "operator", "admin"]
 

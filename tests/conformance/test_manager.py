@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.managers.plan import DesiredState
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.managers.stopping import Stopping

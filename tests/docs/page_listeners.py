@@ -9,7 +9,7 @@ from typing import Final, Self
 import httpx
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.listener import ListenerRole, Registration, Report
 from blocklist.model.node import BlockAction, BlockedNode, expand_nodes

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.flink.bridge import Bridge, BridgeOptions
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.jvm import ChildJvm

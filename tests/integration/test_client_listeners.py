@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.model.listener import FencedError, ListenerRole, Registration, Report
 from blocklist.model.reported_node import make_reported_node
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.client.watch import Watch
 from blocklist.model.changes import Snapshot
 from blocklist.model.errors import (

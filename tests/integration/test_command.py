@@ -696,7 +696,7 @@ class TestItself:
     def test_it_starts_without_slow_imports(self, command: Command, argument: str) -> None:
         code = f"""
 import sys
-from blocklist.cli.app import run
+from blocklist.cli.main import run
 try: run(["{argument}"])
 except SystemExit as end: assert not end.code
 if heavy := {{"pydantic", "httpx", "rich", "asyncio", "ssl"}} & set(sys.modules): sys.exit(str(heavy))

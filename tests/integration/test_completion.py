@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.cli.completion import EXIT_FILES
+from blocklist.cli.main import EXIT_FILES
 from tests.integration.command import Command
 from tests.integration.databases import Databases
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
@@ -186,7 +186,7 @@ def modules_after(env: dict[str, str], *commands: str) -> set[str]:
     """The modules that a process has imported after these commands, each of which succeeds."""
     code = """
 import json, sys
-from blocklist.cli.app import run
+from blocklist.cli.main import run
 for line in json.loads(sys.argv.pop()):
     try: run(line.split())
     except SystemExit as end: assert not end.code, line

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.cli.drain_command import DrainDisplay, DrainFollower
-from blocklist.wire.node_status import NodeStatusBody
+from blocklist.cli.drain import DrainDisplay, DrainFollower
+from blocklist.wire.listeners import NodeStatusBody
 from tests.integration.command import Command, interrupt
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock

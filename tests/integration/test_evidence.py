@@ -11,7 +11,7 @@ import pytest
 
 from app.engine.evidence_blocks import RELOADED_CHANGES, RESTART_GRACE_MS
 from blocklist import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration, Report
 from tests.integration.bodies import all_changes, block, current_list, later, now_ms

@@ -17,7 +17,7 @@ from app.engine.evidence_blocks import RETRY_MS
 from app.main import create_app
 from app.settings import Settings
 from blocklist import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.model.errors import LimitError
 from blocklist.model.evidence import TTL_MS
 from blocklist.model.listener import ListenerRole, Registration, Report

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blocklist import InvalidError
-from blocklist.client.listener_session import ListenerSession
+from blocklist.client.session import ListenerSession
 from blocklist.model.listener import ListenerRole, Registration, Report
 from blocklist.model.time import Backoff
 from tests.integration.fake_servers import (
@@ -369,7 +369,7 @@ def test_refusals_that_are_rejected_do_not_count_as_applied(registrar: Registrar
 def test_a_failure_is_logged_once_and_retried(
     trouble: bytes | Responder, method: str, registrar: Registrar, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "blocklist.client.listener_session")
+    caplog.set_level(logging.INFO, "blocklist.client.session")
     registrar.prepared[method] = [trouble] * 3
     membership = joined(registrar, timeout=0.2)
     membership.report(acked=3)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.managers.plan import DesiredState, ManagerPlan
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.listener import ListenerRole, Registration

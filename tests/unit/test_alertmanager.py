@@ -19,7 +19,7 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import EvidenceRule, EvidenceStore, Finding, FindingKind
 from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, claims_on
-from blocklist.wire.json import dump_json
+from blocklist.wire.body import dump_json
 from tests.alertmanager.posts import alert as alert_body
 from tests.alertmanager.posts import post, real_posts, with_action
 

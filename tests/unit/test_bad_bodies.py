@@ -16,7 +16,7 @@ from app.api.parameters import Revision
 from app.requests import ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from app.settings import Settings
 from blocklist.model.errors import InvalidError
-from blocklist.wire.json import parse_json
+from blocklist.wire.body import parse_json
 from tests.integration.bodies import block
 from tests.integration.listeners import registration_body
 from tests.integration.problems import check_problem

@@ -8,10 +8,10 @@ import pytest
 import typer
 
 from app.settings import Settings
-from blocklist.cli import columns, environment, messages, options
-from blocklist.cli.block_commands import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
+from blocklist.cli import environment, messages, options, output
+from blocklist.cli.block import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.output import Table, escape_unprintable
-from blocklist.client.clock import clock_offset
+from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
 from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode, expand_nodes, merge
@@ -158,8 +158,8 @@ class TestTimes:
             == options.parse_timestamp("2026-11-21T19:00:00+01:00")
             == 1795284000000
         )
-        assert columns.format_timestamp(1795284000999) == "2026-11-21T18:00:00Z"
-        assert columns.format_timestamp(PERMANENT) == "never"
+        assert output.format_timestamp(1795284000999) == "2026-11-21T18:00:00Z"
+        assert output.format_timestamp(PERMANENT) == "never"
 
     @pytest.mark.parametrize(
         "text", ["", "someday", "25:00", "2026-11-21T18:00:00", "2026-13-01T00:00:00Z", "1795284000000"]

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 from typer.core import TyperGroup
 
-from blocklist.cli.app import COMMANDS, command_tree
+from blocklist.cli.main import COMMANDS, command_tree
 
 FUNCTIONS = [
     pytest.param(group, name, function, summary, id=f"{group} {name}".strip())

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.flink.bridge import Bridge, BridgeOptions, LeaderConfiguration
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE, NodeLease, is_due, report_validity

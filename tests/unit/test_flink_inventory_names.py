@@ -9,7 +9,7 @@ import pytest
 
 from blocklist.flink.node_names import InventoryNames
 from blocklist.model.errors import NotFoundError, UnavailableError
-from blocklist.wire.inventory import KnownNodeBody
+from blocklist.wire.listeners import KnownNodeBody
 from tests.integration.process import wait_until
 
 

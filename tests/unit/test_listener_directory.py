@@ -23,7 +23,7 @@ from blocklist.model.names import ConfirmedNodes
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.tracker import BlocklistTracker
-from blocklist.wire.json import dump_json, parse_json
+from blocklist.wire.body import dump_json, parse_json
 from tests.length import longer
 from tests.unit.counting import count_calls
 

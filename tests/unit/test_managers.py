@@ -20,8 +20,8 @@ from blocklist.managers.slurm import SlurmNode
 from blocklist.model.listener import Report
 from blocklist.model.reported_node import NodeFacts, make_label_value, make_reported_node, report_nodes
 from blocklist.model.selector import check_label_value
-from blocklist.wire.json import dump_json
-from blocklist.wire.reports import report_fields
+from blocklist.wire.body import dump_json
+from blocklist.wire.listeners import report_fields
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})

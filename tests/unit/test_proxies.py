@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blocklist.client.proxies import proxy_of
+from blocklist.client.transport import proxy_of
 from blocklist.model.errors import InvalidError
 
 PROXY = "http://proxy.test:3128"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot

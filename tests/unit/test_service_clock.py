@@ -6,8 +6,8 @@ from email.utils import formatdate
 
 import pytest
 
-from blocklist.client import clock
-from blocklist.client.clock import ServiceClock
+from blocklist.client import transport
+from blocklist.client.transport import ServiceClock
 
 HOUR = 3_600_000
 
@@ -16,8 +16,8 @@ HOUR = 3_600_000
 def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """`ahead`: by how many milliseconds this machine's clock is set ahead."""
     settings = {"ahead": 0}
-    right = clock._own_now
-    monkeypatch.setattr(clock, "_own_now", lambda: right() + settings["ahead"])
+    right = transport._own_now
+    monkeypatch.setattr(transport, "_own_now", lambda: right() + settings["ahead"])
     return settings
 
 
@@ -29,7 +29,7 @@ def received() -> ServiceClock:
 
 
 def test_a_clock_that_is_set_after_the_response_does_not_move_the_time_of_the_service(own: dict[str, int]) -> None:
-    found, before = received(), clock._own_now()
+    found, before = received(), transport._own_now()
     assert found.ahead() == 0
     own["ahead"] = HOUR
     assert abs(found.now() - before) < HOUR / 2
@@ -44,4 +44,4 @@ def test_a_small_difference_counts_as_none(own: dict[str, int]) -> None:
 
 def test_without_a_response_the_clock_is_that_of_the_machine(own: dict[str, int]) -> None:
     own["ahead"] = HOUR
-    assert (ServiceClock().ahead(), abs(ServiceClock().now() - clock._own_now()) < 60_000) == (0, True)
+    assert (ServiceClock().ahead(), abs(ServiceClock().now() - transport._own_now()) < 60_000) == (0, True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from blocklist.cli.columns import APPLIED
+from blocklist.cli.output import APPLIED
 from blocklist.model.node import TaskCount
-from blocklist.wire.node_status import AppliedBody
+from blocklist.wire.listeners import AppliedBody
 
 
 def applied_body(numbers: list[int | None]) -> AppliedBody:

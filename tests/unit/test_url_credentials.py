@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.client.url_credentials import without_credentials
+from blocklist.client.credentials import without_credentials
 from blocklist.managers.yarn.manager import _url
 from blocklist.model.errors import InvalidError
 from blocklist.spark.agent import _checked_url

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from blocklist import BlockAction, BlockedNode, Change, ChangeType, Snapshot, Watch
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.watch import WatchThread
 
 Item = Snapshot | Change | Exception | None
 

@@ -15,9 +15,9 @@ from app.requests import BlockRequest
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import MAX_CAUSE_LENGTH, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
+from blocklist.wire.body import dump_json, parse_json
 from blocklist.wire.changes import ChangeBody, SnapshotBody, change_body, dump_snapshot
-from blocklist.wire.json import dump_json, parse_json
-from blocklist.wire.node_status import NodeStatusBody
+from blocklist.wire.listeners import NodeStatusBody
 from blocklist.wire.nodes import ListedNode, NodeBody, dump_list_entry, dump_node, node_body
 
 MILLIS = st.integers(MIN_TIMESTAMP, PERMANENT)

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 import httpx
 
-from blocklist.client.credentials import BearerAuth
-from blocklist.client.proxies import proxy_of
+from blocklist.client.transport import BearerAuth, proxy_of
 from blocklist.managers.command import run
 from blocklist.managers.plan import ManagerError
 from blocklist.model.errors import InvalidError

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import ListenerSession
-from blocklist.client.watch_thread import WatchThread
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
 from blocklist.managers.kubernetes.cluster_access import SERVICE_ACCOUNT, ClusterAccess, find_access
 from blocklist.managers.kubernetes.cordons import CordonMirror

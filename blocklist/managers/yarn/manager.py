@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
-from blocklist.client.url_credentials import without_credentials
 from blocklist.managers.plan import DesiredState, ManagerError
 from blocklist.managers.stopping import StoppedError, Stopping
 from blocklist.managers.yarn.node_names import AddressNames, resolve, withheld_message

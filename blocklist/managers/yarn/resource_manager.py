@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-from blocklist.client.proxies import proxy_of
-from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket
+from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, proxy_of
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.stopping import Stopping
 from blocklist.managers.yarn.plan import (

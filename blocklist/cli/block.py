@@ -14,16 +14,16 @@ import typer
 from blocklist.cli import messages, options
 from blocklist.cli.environment import connect, default_duration, print_context, service_now, service_now_for_change
 from blocklist.cli.messages import outcome_unknown, report_unknown_outcome
-from blocklist.cli.node_selection import blocked_nodes, known_nodes
+from blocklist.cli.options import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
 from blocklist.model.names import NameIndex
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
 if TYPE_CHECKING:
+    from blocklist.client.answers import AppliedCount, BlockNodesResult
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.results import AppliedCount, BlockNodesResult
-    from blocklist.wire.dry_run import DryRunBody
+    from blocklist.wire.nodes import DryRunBody
 
 
 R = TypeVar("R")
@@ -452,7 +452,7 @@ def _poll_until_applied(client: BlocklistClient, node_ids: Iterable[str], deadli
 
 
 def _poll_node(client: BlocklistClient, node_id: str, deadline: float) -> AppliedCount | None:
-    from blocklist.client.results import AppliedCount  # noqa: PLC0415 - not for --version and --help
+    from blocklist.client.answers import AppliedCount  # noqa: PLC0415 - not for --version and --help
 
     while True:
         try:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 import blocklist
-from blocklist.cli import completion, environment, output
-from blocklist.client.token_file import TokenFileError
+from blocklist.cli import environment, output
+from blocklist.cli.environment import load_contexts
+from blocklist.client.credentials import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
+
+if TYPE_CHECKING:
+    from typer.core import TyperGroup
 
 # httpx does without its own command line if that cannot be imported: with it come click, rich and pygments.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
@@ -25,68 +29,68 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "": {
-        "block": ("block_commands.block", "Block nodes: no new tasks start there."),
-        "drain": ("drain_command.drain", "Block nodes, evacuate their tasks, and wait until nothing runs there."),
+        "block": ("block.block", "Block nodes: no new tasks start there."),
+        "drain": ("drain.drain", "Block nodes, evacuate their tasks, and wait until nothing runs there."),
         "extend": (
-            "block_commands.extend",
+            "block.extend",
             "Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.",
         ),
-        "unblock": ("block_commands.unblock", "Unblock nodes before their end, one after the other."),
-        "list": ("read_commands.list_", "Show the blocked nodes."),
-        "get": ("read_commands.get", "Show one blocked node."),
-        "is-blocked": ("read_commands.is_blocked", "Exit code 0 if the node is blocked, 1 if not."),
-        "history": ("watch_commands.history", "Show changes, the oldest first."),
-        "status": ("read_commands.status", "Show where a node's last change is applied."),
-        "watch": ("watch_commands.watch", "Show changes as they happen, until Ctrl-C."),
-        "listeners": ("watch_commands.listeners", "Show the listeners, and how far each is behind."),
-        "evidence": ("watch_commands.evidence", "Show what applications report about nodes."),
+        "unblock": ("block.unblock", "Unblock nodes before their end, one after the other."),
+        "list": ("read.list_", "Show the blocked nodes."),
+        "get": ("read.get", "Show one blocked node."),
+        "is-blocked": ("read.is_blocked", "Exit code 0 if the node is blocked, 1 if not."),
+        "history": ("read.history", "Show changes, the oldest first."),
+        "status": ("read.status", "Show where a node's last change is applied."),
+        "watch": ("read.watch", "Show changes as they happen, until Ctrl-C."),
+        "listeners": ("read.listeners", "Show the listeners, and how far each is behind."),
+        "evidence": ("read.evidence", "Show what applications report about nodes."),
         "nodes": (
-            "inventory_commands.nodes",
+            "read.nodes",
             "Show the nodes that anybody reports, blocked or not, with their labels and running tasks.",
         ),
         "claims": (
-            "inventory_commands.claims",
+            "read.claims",
             "Show who claims which node, until when and why; a node is free when its last claim ends.",
         ),
         "drift": (
-            "inventory_commands.drift",
+            "read.drift",
             "Show where listeners report something else than the list says: tasks on evacuated nodes, for example.",
         ),
         "manager": (
-            "programs.manager",
+            "admin.manager",
             "Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`.",
         ),
         "flink": (
-            "programs.flink",
+            "admin.flink",
             "Make a Flink cluster follow the list: runs beside its JobManager until it is stopped.",
         ),
-        "open": ("programs.open_", "Open the page in a browser, and print its address."),
+        "open": ("admin.open_", "Open the page in a browser, and print its address."),
         "completion": (
-            "programs.completion",
+            "admin.completion",
             "Print the completion for a shell: source <(blocklist completion bash).",
         ),
-        "serve": ("programs.serve", "Run the service; only in a checkout."),
+        "serve": ("admin.serve", "Run the service; only in a checkout."),
         "config": ("", "Choose and set contexts, and check the configuration."),
         "token": ("", "Manage tokens."),
         "spark": ("", "Load the agent into Spark drivers."),
     },
     "config": {
-        "use": ("config_commands.use", "Make a context the current one: commands then talk to its service."),
-        "list": ("config_commands.list_", "Show the contexts; * marks the one that commands use now."),
-        "get": ("config_commands.get", "Show the settings of a context, or one of them."),
-        "set": ("config_commands.set_", "Set one setting of a context."),
-        "delete": ("config_commands.delete", "Delete a context."),
-        "check": ("programs.check", "Show the settings, whether the service is reachable, and your role."),
+        "use": ("admin.config_use", "Make a context the current one: commands then talk to its service."),
+        "list": ("admin.config_list", "Show the contexts; * marks the one that commands use now."),
+        "get": ("admin.config_get", "Show the settings of a context, or one of them."),
+        "set": ("admin.config_set", "Set one setting of a context."),
+        "delete": ("admin.config_delete", "Delete a context."),
+        "check": ("admin.config_check", "Show the settings, whether the service is reachable, and your role."),
     },
     "token": {
-        "create": ("token_commands.create", "Create a token."),
-        "list": ("token_commands.list_", "Show all tokens, without their secrets."),
-        "revoke": ("token_commands.revoke", "Revoke a token, with immediate effect."),
+        "create": ("admin.token_create", "Create a token."),
+        "list": ("admin.token_list", "Show all tokens, without their secrets."),
+        "revoke": ("admin.token_revoke", "Revoke a token, with immediate effect."),
     },
     "spark": {
-        "jar": ("programs.jar", "Print the path of the agent's jar in this installation."),
+        "jar": ("admin.spark_jar", "Print the path of the agent's jar in this installation."),
         "defaults": (
-            "programs.defaults",
+            "admin.spark_defaults",
             "Print the lines for spark-defaults.conf with which all applications use the agent and this service.",
         ),
     },
@@ -104,10 +108,10 @@ def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are sentences on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        if os.environ.get(completion.COMPLETE) in completion.REQUESTS:
-            completion.complete(command_tree())
+        if os.environ.get(COMPLETE) in REQUESTS:
+            complete(command_tree())
             return 0
-        completion.use_scripts_for(arguments)
+        use_scripts_for(arguments)
         own, others = _split_manager(arguments)
         command_tree()([*environment.take_context(own), *others], prog_name="blocklist")
     except BlocklistError as error:
@@ -297,3 +301,193 @@ def _root(
     Exit codes: 0 success, also if nothing had to change; 1 rejected; 2 usage or configuration error; 3 service
     unreachable, or output not writable.
     """
+
+
+# TAB: the command line as a shell passes it, what may come next, and the scripts that make a shell ask.
+
+COMPLETE: Final = "_BLOCKLIST_COMPLETE"
+"""The variable with which the scripts of `blocklist completion` ask for completions."""
+REQUESTS: Final = frozenset({"complete_bash", "complete_zsh", "complete_fish"})
+"""What the scripts ask for; typer serves others, such as PowerShell."""
+EXIT_FILES: Final = 1
+"""Exit code that asks the shell for the files of the folder instead; scripts of typer do so for fish."""
+_CONTEXT: Final = "--context="
+_QUOTES: Final = frozenset("\"'\\")
+_BREAKS: Final = frozenset(":=")
+"""Characters that bash makes words of their own, and of which only what follows them is replaced by a completion."""
+
+SCRIPTS: Final[Mapping[str, str]] = {
+    # The order is kept, as free nodes come first. Bash before 4.4 has no nosort.
+    "bash": """\
+_blocklist_completion() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD \\
+                   _BLOCKLIST_COMPLETE=complete_bash "$1" 2>/dev/null ) ) && compopt +o default
+    return 0
+}
+
+complete -o default -o nosort -F _blocklist_completion blocklist 2>/dev/null ||
+    complete -o default -F _blocklist_completion blocklist""",
+    # As a file in fpath it is itself the function that is called; sourced, it has to name one.
+    "zsh": """\
+#compdef blocklist
+
+_blocklist_completion() {
+    eval "$(env _TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _BLOCKLIST_COMPLETE=complete_zsh blocklist 2>/dev/null)"
+}
+
+if [[ $funcstack[1] == _blocklist ]]; then
+    _blocklist_completion "$@"
+else
+    compdef _blocklist_completion blocklist
+fi""",
+    "fish": """\
+function __blocklist_completion
+    env _BLOCKLIST_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \\
+        _TYPER_COMPLETE_ARGS=(commandline -cp | string collect) blocklist 2>/dev/null
+    or __fish_complete_path (commandline -ct)
+end
+
+complete --command blocklist --no-files --keep-order --arguments "(__blocklist_completion)\"""",
+}
+"""By shell."""
+
+
+def use_scripts_for(arguments: Sequence[str]) -> None:
+    """Have --install-completion and --show-completion use these scripts, too."""
+    if {"--install-completion", "--show-completion"}.isdisjoint(arguments):
+        return
+    from typer import _completion_shared  # noqa: PLC0415
+
+    _completion_shared._completion_scripts.update(SCRIPTS)  # noqa: SLF001
+
+
+def complete(command: TyperGroup) -> None:
+    """Print the completions of the line in the environment; none if it is invalid: an error would be printed into it.
+
+    Nodes are those of the service that the line will use.
+    """
+    line = read_line()
+    if (names := _contexts(line)) is not None:
+        print_completions(names, kept=line.kept)
+        return
+    try:
+        words = environment.take_context(line.words)
+        found, files = _found(command, words, line.incomplete)
+    except BlocklistError:
+        found, files = {}, False
+    print_completions(found, kept=line.kept, files=files)
+
+
+def _contexts(line: CompletedLine) -> list[str] | None:
+    """The values of --context; None if another word is completed."""
+    if line.words[-1:] == ["--context"]:
+        return complete_context(line.incomplete)
+    if line.incomplete.startswith(_CONTEXT):
+        return [_CONTEXT + name for name in complete_context(line.incomplete.removeprefix(_CONTEXT))]
+    return None
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """The contexts that begin so; none if their file cannot be read."""
+    with suppress(BlocklistError):
+        return [name for name in load_contexts().contexts if name.startswith(incomplete)]
+    return []
+
+
+def _found(command: TyperGroup, words: list[str], incomplete: str) -> tuple[dict[str, str], bool]:
+    """What the commands offer, each with its help; and whether it may be a file."""
+    # Private: if a later typer has moved them, all but this goes on working.
+    from typer._click.shell_completion import _resolve_context, _resolve_incomplete  # noqa: PLC0415
+
+    context = _resolve_context(command, {}, "blocklist", words)
+    completed, value = _resolve_incomplete(context, words, incomplete)
+    # `--action=m`: the word begins with the name of the option.
+    before = incomplete.removesuffix(value)
+    found = {before + item.value: item.help or "" for item in completed.shell_complete(context, value)}
+    return found, _may_be_file(completed)
+
+
+def _may_be_file(completed: object) -> bool:
+    """Whether the value may be the name of a file: no command or option, and nothing that is known here."""
+    is_group = hasattr(completed, "commands")
+    return not is_group and getattr(completed, "_custom_shell_complete", None) is None
+
+
+class CompletedLine(NamedTuple):
+    """The words before the one that is completed, without the command's name, and the beginning of that word.
+
+    The shell keeps the first `kept` characters of the word; a completion replaces the others.
+    """
+
+    words: list[str]
+    incomplete: str
+    kept: int = 0
+
+
+def read_line() -> CompletedLine:
+    """The line, from the environment. Quotes are removed, also one that is still open."""
+    if os.environ[COMPLETE] == "complete_bash":
+        return _of_bash(_unquoted(os.environ.get("COMP_WORDS", "")), int(os.environ.get("COMP_CWORD", "0")))
+    line = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = _unquoted(line)[1:]
+    # Without the space, a word that is not finished; an open quote may contain the space.
+    is_new_word = line.endswith(" ") and not (words and words[-1].endswith(" "))
+    return CompletedLine(words, "") if not words or is_new_word else CompletedLine(words[:-1], words[-1])
+
+
+def _of_bash(words: list[str], place: int) -> CompletedLine:
+    """`fe80::1` and `--context=lab` are three words for bash, unless COMP_WORDBREAKS is another one."""
+    joined: list[str] = []
+    is_break, kept = True, 0
+    for word in words[1 : place + 1]:
+        was_break, is_break = is_break, _BREAKS.issuperset(word)
+        if joined and (is_break or was_break):
+            kept = len(joined[-1]) + len(word) * is_break
+            joined[-1] += word
+        else:
+            kept = len(word) * is_break
+            joined.append(word)
+    return CompletedLine(joined[:-1], joined[-1], kept) if 0 < place < len(words) else CompletedLine(joined, "")
+
+
+def _unquoted(line: str) -> list[str]:
+    if _QUOTES.isdisjoint(line):
+        return line.split()
+    import shlex  # noqa: PLC0415 - rarely needed
+
+    parser = shlex.shlex(line, posix=True)
+    parser.whitespace_split, parser.commenters = True, ""
+    words: list[str] = []
+    try:
+        words.extend(parser)
+    except ValueError:
+        # A quote is still open.
+        words.append(parser.token)
+    return words
+
+
+def print_completions(found: Sequence[str] | Mapping[str, str], *, kept: int = 0, files: bool = False) -> None:
+    """Print the words, in this order, each with its help if it has one.
+
+    The shell keeps the first `kept` characters of the word. With `files`, files are offered if no words are found.
+    """
+    texts = found if isinstance(found, Mapping) else dict.fromkeys(found, "")
+    match os.environ[COMPLETE]:
+        case "complete_zsh" if texts:
+            items = " ".join(_for_zsh(word, text) for word, text in texts.items())
+            output.print_lines(f"local -a blocklist_words=({items}); _describe -V blocklist blocklist_words")
+        case "complete_zsh":
+            output.print_lines("_files" if files else "")
+        case "complete_fish" if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") != "is-args":
+            output.print_lines(*("\t".join(filter(None, item)) for item in texts.items()))
+        case "complete_bash":
+            output.print_lines(*(word[kept:] for word in texts))
+    if files and not texts:
+        sys.exit(EXIT_FILES)
+
+
+def _for_zsh(word: str, text: str) -> str:
+    """An item of _describe, quoted for eval."""
+    item = word.replace("\\", "\\\\").replace(":", "\\:") + (f":{text}" if text else "")
+    return "'" + item.replace("'", "'\\''") + "'"

@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.clock import ServiceClock
-from blocklist.client.credentials import BearerAuth
+from blocklist.client.transport import BearerAuth, ServiceClock
 from blocklist.client.watch import Watch
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.listener import EMPTY_REPORT, HEARTBEAT_SECONDS, FencedError, Registration, Report

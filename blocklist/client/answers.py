@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import httpx
 
@@ -25,18 +25,120 @@ from blocklist.model.errors import (
     UnavailableError,
     UnknownNodeError,
 )
-from blocklist.wire import problems
-from blocklist.wire.body import Body
-from blocklist.wire.json import Json
+from blocklist.wire.body import (
+    AMBIGUOUS_PROBLEM,
+    DISMISSED_PROBLEM,
+    LIMIT_PROBLEM,
+    NO_PATH_PROBLEM,
+    UNKNOWN_NODE_PROBLEM,
+    Body,
+    Json,
+)
 from blocklist.wire.nodes import NodeBody
 
 if TYPE_CHECKING:
-    from blocklist.client.results import AppliedCount
     from blocklist.model.node import BlockedNode
+    from blocklist.wire.listeners import KnownNodeBody, NodeStatusBody
+
+# What methods of BlocklistClient return, apart from values of the model and bodies.
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedCount:
+    """How many live listeners had applied a change, and their total number.
+
+    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `superseded`
+    are nodes that were unblocked or became canaries meanwhile, or were blocked again if the change unblocked them: then
+    `applied` is 0.
+    """
+
+    applied: int
+    total: int
+    missing: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a live listener, and all of them have applied the change."""
+        return 0 < self.total == self.applied
+
+    @classmethod
+    def of_status(cls, status: NodeStatusBody) -> Self:
+        """The numbers for the last change of a node."""
+        missing = tuple(one.id for one in status.listeners if not one.applied and one.refused is None)
+        refused = tuple(one.id for one in status.listeners if not one.applied and one.refused is not None)
+        return cls(status.applied, status.of, missing, refused)
+
+    def and_also(self, other: Self) -> Self:
+        """The result for this change and another one: a listener counts if it has applied both."""
+        refused = tuple(dict.fromkeys((*self.refused, *other.refused)))
+        missing = tuple(name for name in dict.fromkeys((*self.missing, *other.missing)) if name not in refused)
+        total = max(self.total, other.total)
+        applied = max(0, min(self.applied, other.applied, total - len(missing) - len(refused)))
+        superseded = (*self.superseded, *other.superseded)
+        return replace(self, applied=applied, total=total, missing=missing, refused=refused, superseded=superseded)
+
+    def with_refused(self, listeners: Iterable[str]) -> Self:
+        """The result if these listeners have refused a part of the change as well."""
+        more = [name for name in listeners if name not in self.refused + self.missing]
+        return replace(self, applied=max(0, self.applied - len(more)), refused=(*self.refused, *more))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockNodesResult:
+    """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`).
+
+    `unknown` are those that no listener knows, with a similar node that one knows, or None; `ambiguous` are those that
+    several nodes claim, with the ids of these. `warnings` are sentences for people, such as that no node has a label of
+    the selector.
+    """
+
+    nodes: Mapping[str, BlockedNode]
+    merged: frozenset[str]
+    applied: AppliedCount | None
+    unknown: Mapping[str, str | None] = field(default_factory=dict)
+    ambiguous: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnblockResult:
+    """The name under which the node was blocked, and how many listeners have applied it (None without `wait`)."""
+
+    id: str
+    applied: AppliedCount | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnblockSelectedResult:
+    """The selected nodes: those that were unblocked, with the names under which they were blocked, and the others.
+
+    `applied` is how many listeners have applied it (None without `wait`); `warnings` are as in BlockNodesResult.
+    """
+
+    unblocked: Mapping[str, str]
+    not_blocked: frozenset[str]
+    applied: AppliedCount | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownNodeListing:
+    """Nodes that anybody reports; `warnings` are as in NodeListing."""
+
+    nodes: tuple[KnownNodeBody, ...]
+    warnings: tuple[str, ...]
+
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 _WARNING: Final = re.compile(r'299 \S+ "([^"]*)"')
+_CONFLICTS: Final = {
+    LIMIT_PROBLEM: LimitError,
+    UNKNOWN_NODE_PROBLEM: UnknownNodeError,
+    DISMISSED_PROBLEM: DismissedError,
+}
 B = TypeVar("B", bound=Body)
 Params = Mapping[str, str | Sequence[str]]
 
@@ -61,8 +163,6 @@ class ApiResponse:
     @property
     def applied(self) -> AppliedCount | None:
         """How many listeners have applied the change; None if the request did not wait."""
-        from blocklist.client.results import AppliedCount
-
         headers = self._response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
         names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded")
@@ -84,22 +184,6 @@ class ApiResponse:
             return parse_object(self._response.json())
         except (ValueError, RecursionError) as error:
             raise UnavailableError(f"The response of {self._response.url} is not JSON.") from error
-
-
-class Requester(ABC):
-    """What the parts of BlocklistClient need."""
-
-    @abstractmethod
-    def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        json: Json | None = None,
-        wait: int | None = None,
-    ) -> ApiResponse:
-        """The response if it is 2xx; raises otherwise. `wait` is in seconds, sent as `Prefer: wait`."""
 
 
 def _ids(header: str) -> tuple[str, ...]:
@@ -139,7 +223,7 @@ def error_from(response: httpx.Response) -> BlocklistError:
 
 def is_about_path(response: httpx.Response) -> bool:
     """Whether the response is the service's error for a path that it does not have."""
-    return response.status_code == HTTPStatus.NOT_FOUND and _problem(response).get("type") == problems.NO_PATH_PROBLEM
+    return response.status_code == HTTPStatus.NOT_FOUND and _problem(response).get("type") == NO_PATH_PROBLEM
 
 
 def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
@@ -164,17 +248,12 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
 
 
 def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> BlocklistError:
-    match problem.get("type"):
-        case problems.LIMIT_PROBLEM:
-            return LimitError(detail, lines)
-        case problems.UNKNOWN_NODE_PROBLEM:
-            return UnknownNodeError(detail, lines)
-        case problems.DISMISSED_PROBLEM:
-            return DismissedError(detail, lines)
-        case problems.AMBIGUOUS_PROBLEM:
-            return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
-        case _:
-            return ConflictError(detail, _conflicting_nodes(problem), lines)
+    kind = problem.get("type")
+    if kind == AMBIGUOUS_PROBLEM:
+        return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
+    if kind in _CONFLICTS:
+        return _CONFLICTS[kind](detail, lines)
+    return ConflictError(detail, _conflicting_nodes(problem), lines)
 
 
 def unavailable_error(response: httpx.Response, detail: str) -> UnavailableError:

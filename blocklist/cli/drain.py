@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from blocklist.cli import messages, options
-from blocklist.cli.block_commands import (
+from blocklist.cli.block import (
     BlockSpec,
     end_and_tolerance,
     ensure_blocked,
@@ -24,7 +24,7 @@ from blocklist.cli.block_commands import (
 )
 from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
 from blocklist.cli.messages import report_unknown_outcome
-from blocklist.cli.node_selection import known_nodes
+from blocklist.cli.options import known_nodes
 from blocklist.cli.output import escape_unprintable, print_message, print_stderr, use_colour
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
 from blocklist.model.node import BlockAction, BlockedNode, TaskCount
@@ -33,9 +33,9 @@ from blocklist.model.time import format_duration
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from blocklist.client.answers import BlockNodesResult
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.results import BlockNodesResult
-    from blocklist.wire.node_status import AppliedBody, NodeStatusBody
+    from blocklist.wire.listeners import AppliedBody, NodeStatusBody
 
 
 _POLL_SECONDS: Final = 1.0

@@ -1,0 +1,407 @@
+"""open, completion, spark, flink, manager and serve: what prepares other programs, or hands over to them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+import blocklist
+from blocklist.cli import options
+from blocklist.cli.environment import (
+    CONTEXT_KEYS,
+    check_key,
+    connect,
+    contexts_path,
+    current_context,
+    default_duration,
+    hand_over_context,
+    load_contexts,
+    print_context,
+    request_timeout,
+    save_contexts,
+    service_now,
+    service_now_for_change,
+    similar_context,
+)
+from blocklist.cli.main import SCRIPTS, complete_context
+from blocklist.cli.messages import format_end, outcome_unknown
+from blocklist.cli.options import NoHeaders
+from blocklist.cli.output import (
+    TOKENS,
+    OutputFormat,
+    OutputOptions,
+    Table,
+    flush,
+    format_json,
+    print_items,
+    print_lines,
+    print_message,
+    print_stderr,
+    use_colour,
+)
+from blocklist.client.credentials import without_credentials
+from blocklist.model.errors import InvalidError, NotFoundError, UnavailableError
+from blocklist.model.node import PERMANENT
+from blocklist.model.roles import Role
+from blocklist.model.time import FOREVER, format_duration, parse_duration, parse_duration_or_forever
+from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
+
+if TYPE_CHECKING:
+    from blocklist.cli.environment import Context
+    from blocklist.client.client import BlocklistClient
+    from blocklist.model.roles import NewToken
+
+
+class Shell(StrEnum):
+    """The shells that are supported."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def open_() -> None:
+    """Open the page in a browser, and print its address."""
+    import webbrowser  # noqa: PLC0415
+
+    with connect() as client:
+        url = f"{client.url}/"
+    print_lines(url)
+    if not webbrowser.open(url):
+        print_stderr("No browser could be started here: open the address above.")
+
+
+ShellName = Annotated[
+    Shell,
+    typer.Argument(
+        metavar="SHELL",
+        help="bash, zsh or fish.",
+        parser=options.choice_parser(Shell),
+        autocompletion=options.choice_completion(Shell),
+    ),
+]
+
+
+def completion(shell: ShellName) -> None:
+    """Print the completion for a shell: source <(blocklist completion bash)."""
+    print_lines(SCRIPTS[shell])
+
+
+def spark_jar() -> None:
+    """Print the path of the agent's jar in this installation."""
+    print_lines(str(_jar_path()))
+
+
+def spark_defaults() -> None:
+    """Print the lines for spark-defaults.conf with which all applications use the agent and this service."""
+    with connect() as client:
+        url = client.url
+    token_file = os.environ.get("BLOCKLIST_TOKEN_FILE")
+    lines = {
+        "spark.driver.extraClassPath": str(_jar_path()),
+        "spark.extraListeners": LISTENER_CLASS,
+        "spark.blocklist.url": url,
+        **({"spark.blocklist.tokenFile": str(Path(token_file).absolute())} if token_file else {}),
+    }
+    print_lines(*(f"{name} {value}" for name, value in lines.items()))
+    if os.environ.get("BLOCKLIST_TOKEN"):
+        print_stderr(
+            "BLOCKLIST_TOKEN is not in these lines, because Spark sends properties to all executors: write the token to"
+            " a file that only the drivers can read, and add spark.blocklist.tokenFile with its path."
+        )
+
+
+def _jar_path() -> Path:
+    try:
+        return jar_path()
+    except FileNotFoundError as error:
+        raise InvalidError(
+            f"This installation has no jar at {error}: reinstall blocklist, or download it from the service"
+            f" (/spark/{JAR_NAME})."
+        ) from None
+
+
+def flink(context: typer.Context) -> None:
+    """Make a Flink cluster follow the list: runs beside its JobManager until it is stopped."""
+    # An invalid URL is an error here, because only this command knows which context it is from.
+    connect().close()
+    hand_over_context()
+    command = [sys.executable, "-m", "blocklist.flink", *context.args]
+    flush()
+    os.execv(command[0], command)  # noqa: S606 - the bridge replaces this process
+
+
+def manager(context: typer.Context) -> None:
+    """Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`."""
+    hand_over_context()
+    from blocklist.managers.__main__ import main  # noqa: PLC0415 - rarely needed
+
+    raise typer.Exit(main(context.args, prog="blocklist manager"))
+
+
+def serve() -> None:
+    """Run the service; only in a checkout. Migrates the database first."""
+    root = _find_checkout()
+    if root is None:
+        raise InvalidError("serve needs a checkout of blocklist: the installed package does not contain the service.")
+    command, environment = _app_command(root)
+    migrated = subprocess.run([*command, "migrate"], env=environment, check=False)
+    if migrated.returncode:
+        raise SystemExit(migrated.returncode)
+    os.execve(command[0], command, environment)  # noqa: S606 - the service replaces this process
+
+
+def config_check() -> None:
+    """Show the settings, whether the service is reachable, and your role. Exit code 1 or 3 if something is wrong."""
+    table = Table(("", ""), show_header=False, colour=False)
+    with connect() as client:
+        print_lines(*table.lines(_settings(client.url, current_context())))
+        snapshot = client.snapshot()
+        answers = f"answers: {len(snapshot.nodes)} nodes blocked at revision {snapshot.revision}"
+        print_lines(*table.lines([("SERVICE", answers), ("ROLE", _role(client)), ("DURATION", _duration(client))]))
+    if (root := _find_checkout()) is not None:
+        valid, output = _check_service_settings(root)
+        print_lines(*table.lines([("CHECKOUT", f"{root}: {output}")]))
+        if not valid:
+            raise typer.Exit(1)
+
+
+def _settings(url: str, context: Context | None) -> list[tuple[str, str]]:
+    source = "BLOCKLIST_URL" if os.environ.get("BLOCKLIST_URL") else "default"
+    return [
+        ("VERSION", f"blocklist {blocklist.__version__}, Python {platform.python_version()}"),
+        ("CONTEXT", "none" if context is None else context.name),
+        ("URL", f"{url} ({source if context is None else f'context {context.name}'})"),
+        ("TOKEN", _token_source(context)),
+        ("TIMEOUT", format_duration(round(request_timeout() * 1000))),
+    ]
+
+
+def _token_source(context: Context | None) -> str:
+    """Where the token comes from, never the token itself."""
+    if context is not None and context.token_file is not None:
+        return f"in the file {context.token_file} (context {context.name})"
+    if os.environ.get("BLOCKLIST_TOKEN"):
+        return "in BLOCKLIST_TOKEN"
+    path = os.environ.get("BLOCKLIST_TOKEN_FILE")
+    return f"in the file {path} (BLOCKLIST_TOKEN_FILE)" if path else "none"
+
+
+def _duration(client: BlocklistClient) -> str:
+    duration = default_duration(client)
+    return FOREVER if duration == PERMANENT else format_duration(duration)
+
+
+def _role(client: BlocklistClient) -> str:
+    name, role = client.whoami()
+    return role.value if name is None else f"{role.value}, as {name}"
+
+
+def _find_checkout() -> Path | None:
+    """The checkout that contains this package; None if only the package is installed."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "app" / "__main__.py").is_file() and (root / "migrations").is_dir() else None
+
+
+def _app_command(root: Path) -> tuple[list[str], dict[str, str]]:
+    """The command that runs the service of the checkout in the current folder, and its environment."""
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return [sys.executable, "-P", "-m", "app"], {**os.environ, "PYTHONPATH": path}
+
+
+def _check_service_settings(root: Path) -> tuple[bool, str]:
+    """Whether the settings of the checkout's service are valid, and the last line of the check's output."""
+    command, environment = _app_command(root)
+    done = subprocess.run(
+        [*command, "check-settings"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return done.returncode == 0, lines[-1] if lines else f"exit code {done.returncode}"
+
+
+# config use, config list, config get and config set: the contexts of the command.
+
+
+def _service_url(text: str) -> object:
+    from blocklist.client.transport import service_url  # noqa: PLC0415 - slow to import
+
+    return service_url(text)
+
+
+Name = Annotated[str, typer.Argument(metavar="CONTEXT", help="Name of the context.", autocompletion=complete_context)]
+Key = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {', '.join(CONTEXT_KEYS)}.")]
+OptionalKey = Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only this setting.")]
+Value = Annotated[str, typer.Argument(metavar="VALUE", help="Its value.")]
+_CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
+    "url": _service_url,
+    "timeout": parse_duration,
+    "default_duration": parse_duration_or_forever,
+}
+
+
+def config_use(name: Name) -> None:
+    """Make a context the current one: commands then talk to its service."""
+    configuration = load_contexts().with_current(name)
+    save_contexts(configuration)
+    url = configuration.context(name).settings.get("url", "which has no URL yet")
+    print_message(f"Current context: {name}, {without_credentials(url)}")
+    _warn_of_variables(name)
+
+
+def _warn_of_variables(name: str) -> None:
+    """Say on stderr that the environment decides, if it does."""
+    if url := os.environ.get("BLOCKLIST_URL"):
+        print_stderr(f"BLOCKLIST_URL is set, so commands still use {without_credentials(url)}: unset it.")
+    if (other := os.environ.get("BLOCKLIST_CONTEXT")) and other != name:
+        print_stderr(f"BLOCKLIST_CONTEXT is set, so commands still use the context {other}: unset it.")
+
+
+def config_list(no_headers: NoHeaders = False) -> None:
+    """Show the contexts; * marks the one that commands use now."""
+    configuration = load_contexts()
+    current = current_context()
+    rows = [
+        ("*" if current is not None and name == current.name else "", name, *_cells(settings))
+        for name, settings in sorted(configuration.contexts.items())
+    ]
+    if not rows:
+        print_stderr(f"There are no contexts in {contexts_path()}. Add one: blocklist config set prod url URL")
+        return
+    table = Table(
+        ("CURRENT", "CONTEXT", *(key.upper() for key in CONTEXT_KEYS)), show_header=not no_headers, colour=use_colour()
+    )
+    print_lines(*table.lines(rows))
+
+
+def config_get(name: Name, key: OptionalKey = None) -> None:
+    """Show the settings of a context, or one of them. Exit code 1 if it is not set."""
+    settings = load_contexts().context(name).settings
+    if key is None:
+        rows = sorted((name, without_credentials(value)) for name, value in settings.items())
+        print_lines(*Table(("", ""), show_header=False, colour=False).lines(rows))
+    elif check_key(key) in settings:
+        print_message(without_credentials(settings[key]))
+    else:
+        print_stderr(f"{key} is not set in the context {name}.")
+        raise typer.Exit(1)
+
+
+def config_set(name: Name, key: Key, value: Value) -> None:
+    """Set one setting of a context. A new one begins with its url; the first one becomes the current one."""
+    check_key(key)
+    try:
+        if key in _CHECKS:
+            _CHECKS[key](value)
+    except InvalidError:
+        raise
+    except ValueError as error:
+        raise InvalidError(f"{key}: {error}") from None
+    before = load_contexts()
+    configuration = before.with_setting(name, key, value)
+    save_contexts(configuration)
+    print_message(f"{name}: {key} = {value}")
+    if name not in before.contexts:
+        current = ", the current one" if configuration.current == name else ""
+        print_stderr(f"New context {name}{current}.{similar_context(name, before.contexts)}")
+
+
+def config_delete(name: Name) -> None:
+    """Delete a context. If it is the current one, there is none afterwards, until config use."""
+    before = load_contexts()
+    configuration = before.without(name)
+    save_contexts(configuration)
+    print_message(f"Deleted context {name}")
+    if before.current == name and configuration.contexts:
+        print_stderr(f"There is no current context now: blocklist config use {next(iter(configuration.contexts))}")
+
+
+def _cells(settings: Mapping[str, str]) -> list[str]:
+    return [without_credentials(settings.get(key, "")) for key in CONTEXT_KEYS]
+
+
+# token create, token list and token revoke.
+
+TokenName = Annotated[str, typer.Argument(metavar="NAME", help="Author of the changes made with the token.")]
+TokenId = Annotated[str, typer.Argument(metavar="ID", help="Token id; see `token list`.")]
+TokenOwners = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--owner", help="Only change claims of this owner, with a final * of those that begin so. Repeatable."
+    ),
+]
+TokenRole = Annotated[Role, options.choice_option(Role, "--role", help_text="Each role includes the roles before it.")]
+
+
+def token_create(
+    name: TokenName,
+    role: TokenRole,
+    duration: options.TokenDuration = None,
+    owner: TokenOwners = None,
+    output: options.Output = OutputFormat.TABLE,
+) -> None:
+    """Create a token. It is printed to stdout, only once; its id, role and end to stderr."""
+    with connect() as client:
+        print_context(client)
+        end = PERMANENT
+        if duration is not None and duration != PERMANENT:
+            end = service_now_for_change(client) + duration
+        with _report_unknown_token(name):
+            created = client.create_token(name, role, end=end, owners=owner)
+        now = service_now(client)
+    if output in (OutputFormat.JSON, OutputFormat.JSONL):
+        print_lines(format_json(_json(created), indent=2 if output is OutputFormat.JSON else None))
+        return
+    token = created.token
+    print_stderr(
+        f"Token {token.id} of {token.name}, {token.role}, valid {format_end(token.end, now)}. It is shown only once:"
+    )
+    print_lines(created.text)
+
+
+@contextmanager
+def _report_unknown_token(name: str) -> Iterator[None]:
+    """Say that a token may exist, if the command ends without its text; the error is raised again."""
+    try:
+        yield
+    except (KeyboardInterrupt, UnavailableError) as error:
+        if outcome_unknown(error):
+            print_stderr(
+                f"A token of {name} may have been created, and nobody has its text: see `blocklist token list`, and"
+                " revoke it."
+            )
+        raise
+
+
+def token_list(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show all tokens, without their secrets."""
+    with connect() as client:
+        print_items(TOKENS, client.tokens(), OutputOptions(output, not no_headers))
+
+
+def token_revoke(token: TokenId) -> None:
+    """Revoke a token, with immediate effect."""
+    with connect() as client:
+        print_context(client)
+        try:
+            client.revoke_token(token)
+        except NotFoundError:
+            for known in client.tokens():
+                if known.name == token:
+                    print_stderr(f"{token} is the name of the token {known.id}: give that id.")
+            raise
+    print_message(f"{token} revoked")
+
+
+def _json(created: NewToken) -> dict[str, object]:
+    from blocklist.wire.tokens import new_token_body  # noqa: PLC0415 - not for --version and --help
+
+    return new_token_body(created)

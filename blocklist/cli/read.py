@@ -1,0 +1,475 @@
+"""list, get, is-blocked and status."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blocklist.cli import messages, options
+from blocklist.cli.environment import connect, service_now
+from blocklist.cli.messages import not_blocked_message
+from blocklist.cli.options import known_nodes
+from blocklist.cli.output import (
+    APPLIED,
+    CHANGES,
+    DRIFT,
+    EVIDENCE,
+    KNOWN_NODES,
+    LISTENERS,
+    STATUSES,
+    Json,
+    OutputFormat,
+    OutputOptions,
+    RowFormatter,
+    claims_view,
+    clear_screen,
+    format_json,
+    format_timestamp,
+    listed_json,
+    nodes_view,
+    owners_of,
+    print_document,
+    print_items,
+    print_lines,
+    print_message,
+    print_stderr,
+)
+from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.errors import (
+    AmbiguousNodeError,
+    BlocklistError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from blocklist.model.names import Aliases, no_aliases, normalize_name, same_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from blocklist.client.client import BlocklistClient
+    from blocklist.model.listing import NodeDetails, NodeListing
+    from blocklist.wire.listeners import NodeStatusBody
+
+# Which blocked nodes `list` shows, and in which order.
+
+
+class ActionName(StrEnum):
+    """The actions as tables show them."""
+
+    MARK = "mark"
+    EVACUATE = "evacuate"
+
+
+class SortKey(StrEnum):
+    """The values of --sort."""
+
+    NODE = "node"
+    REMAINING = "remaining"
+    EXPIRES = "expires"
+    SINCE = "since"
+    OWNER = "owner"
+    BY = "by"
+    REASON = "reason"
+    ACTION = "action"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockFilter:
+    """What a block must satisfy to be shown; None is satisfied by each."""
+
+    by: str | None = None
+    owner: str | None = None
+    reason: str | None = None
+    action: ActionName | None = None
+
+    def apply(self, nodes: Iterable[NodeDetails], sort: SortKey) -> list[NodeDetails]:
+        """The nodes that match, in order; nodes that are equal there stay in order of their ids."""
+        return sorted(filter(self._matches, nodes), key=lambda node: _sort_value(node, sort))
+
+    def _matches(self, listed: NodeDetails) -> bool:
+        return (
+            self.by in (None, listed.created_by)
+            and (self.owner is None or any(_is_owner(owner, self.owner) for owner in owners_of(listed)))
+            and (self.reason is None or self.reason.casefold() in listed.node.cause.casefold())
+            and self.action in (None, listed.node.action.short_name)
+        )
+
+
+def _is_owner(owner: str, pattern: str) -> bool:
+    return owner.startswith(pattern[:-1]) if pattern.endswith("*") else owner == pattern
+
+
+def _sort_value(listed: NodeDetails, sort: SortKey) -> tuple[int, str]:
+    match sort:
+        case SortKey.EXPIRES | SortKey.REMAINING:
+            return listed.node.end, ""
+        case SortKey.SINCE:
+            return listed.node.start, ""
+        case SortKey.OWNER:
+            return 0, ",".join(owners_of(listed))
+        case SortKey.BY:
+            return 0, listed.created_by or ""
+        case SortKey.REASON:
+            return 0, listed.node.cause
+        case SortKey.ACTION:
+            return 0, listed.node.action.short_name
+        case SortKey.NODE:
+            return 0, listed.node.id
+
+
+ActionFilter = Annotated[
+    ActionName | None, options.choice_option(ActionName, "--action", help_text="Blocks with this action.")
+]
+Sort = Annotated[SortKey, options.choice_option(SortKey, "--sort", help_text="Order of the list.")]
+
+
+def list_(
+    at: options.AsOf = None,
+    selector: options.Selector = None,
+    by: options.BlockedBy = None,
+    owner: options.BlockOwner = None,
+    reason: options.ReasonPart = None,
+    action: ActionFilter = None,
+    sort: Sort = SortKey.NODE,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+    watch: options.Watch = False,
+) -> None:
+    """Show the blocked nodes."""
+    if watch and at is not None:
+        raise typer.BadParameter("give only one of --at and --watch: an earlier list does not change.")
+    view_options = OutputOptions(output, not no_headers)
+    list_filter = BlockFilter(by=by, owner=owner, reason=reason, action=action)
+
+    def show(listing: NodeListing) -> None:
+        shown = list_filter.apply(listing.nodes, sort)
+        if listing.nodes and not shown and view_options.is_table:
+            print_stderr(f"No blocked node matches; {_blocked(len(listing.nodes))} in all.")
+        else:
+            print_items(nodes_view(at or service_now(client), past=at is not None), shown, view_options)
+        print_stderr(*listing.warnings)
+
+    with connect() as client:
+        listing = client.listing(at=at, selector=selector)
+        show(listing)
+        if watch:
+            _follow_list(client, listing.revision, selector, view_options, show)
+
+
+def _blocked(count: int) -> str:
+    return "1 is blocked" if count == 1 else f"{count:,} are blocked"
+
+
+def _follow_list(
+    client: BlocklistClient,
+    shown_revision: int,
+    selector: str | None,
+    view_options: OutputOptions,
+    show: Callable[[NodeListing], None],
+) -> None:
+    """Show the list again after each change."""
+    from blocklist.model.changes import Snapshot  # noqa: PLC0415 - only with --watch
+
+    with client.watch() as changes:
+        for change in changes:
+            # Revisions of another history may be lower; it begins with a snapshot.
+            if change.revision > shown_revision or (isinstance(change, Snapshot) and change.revision != shown_revision):
+                listing = client.listing(min_revision=change.revision, selector=selector)
+                shown_revision = listing.revision
+                if view_options.is_table:
+                    clear_screen()
+                show(listing)
+
+
+def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show one blocked node."""
+    with connect() as client:
+        node_id = client.get(node).id
+        found = [listed for listed in client.listing().nodes if listed.node.id == node_id]
+        now = service_now(client)
+    if not found:
+        raise NotFoundError(f"Node {node} is not blocked.")
+    if output is OutputFormat.JSON:
+        print_document(listed_json(found[0]))
+    else:
+        print_items(nodes_view(now), found, OutputOptions(output, not no_headers))
+
+
+def is_blocked(node: options.BlockedNodes = None, selector: options.Selector = None) -> None:
+    """Exit code 0 if the node is blocked, 1 if not. Of several nodes: 0 if all are blocked."""
+    with connect() as client:
+        try:
+            answers = [_is_blocked(client, node_id) for node_id in known_nodes(client, node, selector)]
+        except BlocklistError as error:
+            if isinstance(error, UnavailableError) or (error.title is None and isinstance(error, InvalidError)):
+                raise
+            raise _unanswered(error) from error
+    if not all(answers):
+        raise typer.Exit(1)
+
+
+def _is_blocked(client: BlocklistClient, node_id: str) -> bool:
+    try:
+        block = client.get(node_id)
+        print_message(messages.block_message(block, service_now(client)))
+    except NotFoundError as error:
+        print_message(messages.not_blocked_message(node_id))
+        print_stderr(*error.lines[1:])
+        return False
+    except AmbiguousNodeError as error:
+        # Whichever of them this machine is, it is blocked.
+        for blocked in error.blocked.values():
+            print_message(messages.block_message(blocked, service_now(client)))
+    return True
+
+
+def _unanswered(error: BlocklistError) -> UnavailableError:
+    """The error for a question that the service has rejected, with another exit code than "not blocked"."""
+    unanswered = UnavailableError(error.detail)
+    unanswered.title = error.title
+    return unanswered
+
+
+def status(
+    node: options.BlockedNodes = None,
+    selector: options.Selector = None,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+    watch: options.Watch = False,
+) -> None:
+    """Show where a node's last change is applied. For each listener: its TaskManagers and tasks on the node.
+
+    For several nodes, one line for each.
+    """
+    view_options = OutputOptions(output, not no_headers)
+    with connect() as client:
+        node_ids = known_nodes(client, node, selector)
+        several = len(node_ids) > 1 or selector is not None
+        current = _statuses(client, node_ids, several=several)
+        _print_statuses(current, view_options, several=several)
+        while watch:
+            time.sleep(1)
+            if (latest := _statuses(client, node_ids, several=several)) != current:
+                current = latest
+                if view_options.is_table:
+                    clear_screen()
+                _print_statuses(current, view_options, several=several)
+
+
+def _statuses(client: BlocklistClient, node_ids: Sequence[str], *, several: bool) -> list[NodeStatusBody]:
+    """Of several nodes, those that the change log has; the others are named on stderr."""
+    if not several:
+        return [client.status(node_ids[0])]
+    found: list[NodeStatusBody] = []
+    for node_id in node_ids:
+        try:
+            found.append(client.status(node_id))
+        except NotFoundError:
+            print_stderr(f"{node_id}: the change log has no entry for it.")
+    return found
+
+
+def _print_statuses(statuses: Sequence[NodeStatusBody], view_options: OutputOptions, *, several: bool) -> None:
+    if several:
+        print_items(STATUSES, statuses, view_options)
+    else:
+        _print_status(statuses[0], view_options)
+
+
+def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
+    if view_options.format is OutputFormat.JSON:
+        print_document(status.json_value())
+        return
+    if view_options.is_table:
+        state = "blocked" if status.blocked else "not blocked"
+        # On stderr: stdout contains only the table.
+        applied = f"{status.applied} of {status.of} listeners have applied its last change"
+        print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).", *_repeat_lines(status))
+        print_stderr(*(f"{it.id} reports: {it.pending_reason}" for it in status.listeners if it.pending_reason))
+    print_items(APPLIED, status.listeners, view_options)
+
+
+def _repeat_lines(status: NodeStatusBody) -> Iterator[str]:
+    """What earlier automatic blocks of the node lead to."""
+    if status.repeat is not None:
+        yield f"Its block is the {status.repeat.value()}."
+    if status.probation_end is not None:
+        end = format_timestamp(status.probation_end)
+        yield f"It is on probation until {end}: evidence of one application blocks it."
+
+
+# nodes, claims and drift.
+
+ClaimOwner = Annotated[
+    str | None, typer.Option("--owner", metavar="NAME", help="Claims of this owner; a final * stands for any end.")
+]
+
+
+def nodes(
+    selector: options.Selector = None,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+) -> None:
+    """Show the nodes that anybody reports, blocked or not, with their labels and running tasks."""
+    with connect() as client:
+        known = client.known_nodes(selector=selector)
+    print_items(KNOWN_NODES, known.nodes, OutputOptions(output, not no_headers))
+    print_stderr(*known.warnings)
+
+
+def claims(
+    node: options.BlockedNodes = None,
+    owner: ClaimOwner = None,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+) -> None:
+    """Show who claims which node, until when and why; a node is free when its last claim ends."""
+    wanted = None if not node else options.expand_nodes(node)
+    with connect() as client:
+        found = client.all_claims(owner=owner)
+        if wanted is not None:
+            ids = _blocked_ids(client, wanted)
+            found = [claim for claim in found if claim.node in ids]
+        if not found and owner is not None and output in (OutputFormat.TABLE, OutputFormat.WIDE):
+            print_stderr(f"No claim of {owner} is found; blocklist claims shows those of all owners.")
+            return
+        now = service_now(client)
+    print_items(claims_view(now), found, OutputOptions(output, not no_headers))
+
+
+def _blocked_ids(client: BlocklistClient, node_ids: Sequence[str]) -> set[str]:
+    """The names under which the nodes are blocked. Of several, those that are not are named on stderr.
+
+    Raises NotFoundError if none is blocked.
+    """
+    ids: set[str] = set()
+    for node_id in node_ids:
+        try:
+            ids.add(client.get(node_id).id)
+        except NotFoundError:
+            if len(node_ids) == 1:
+                raise
+            print_stderr(not_blocked_message(node_id))
+    if not ids:
+        raise NotFoundError("None of these nodes is blocked.")
+    return ids
+
+
+def drift(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show where listeners report something else than the list says: tasks on evacuated nodes, for example."""
+    with connect() as client:
+        report = client.drift()
+    print_items(DRIFT, report.drift, OutputOptions(output, not no_headers))
+    if output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        if report.observed_at is None:
+            print_stderr("The service has not observed anything yet.")
+        for each in report.unknown:
+            print_stderr(f"{each.node}: {each.listener} does not report whether tasks run there.")
+
+
+# history, watch, listeners and evidence.
+
+Types = Annotated[
+    list[ChangeType] | None,
+    options.choice_option(ChangeType, "--type", help_text="Changes of this type; can be repeated."),
+]
+
+
+def history(
+    node: options.BlockedNodes = None,
+    selector: options.Selector = None,
+    at: options.AsOf = None,
+    by: options.Author = None,
+    type_: Types = None,
+    begin: options.ChangesFrom = None,
+    end: options.ChangesUntil = None,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+) -> None:
+    """Show changes, the oldest first. With --at, show the list at that time."""
+    view_options = OutputOptions(output, not no_headers)
+    if at is not None and (by or type_ or begin or end):
+        raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
+    if begin is not None and end is not None and end <= begin:
+        raise typer.BadParameter("--until is not after --from, so no change is between them.")
+    with connect() as client:
+        node_ids = known_nodes(client, node, selector) if node or selector is not None else None
+        if at is not None:
+            print_items(nodes_view(at, past=True), _listed_at(client, at, node_ids), view_options)
+            return
+        read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end)
+        pages = [read(node_id=node_id) for node_id in node_ids] if node_ids is not None else [read()]
+        # Two names of one machine may be given.
+        changes = {change.revision: change for page in pages for change in page}
+        print_items(CHANGES, [changes[revision] for revision in sorted(changes)], view_options)
+
+
+def _listed_at(client: BlocklistClient, at: int, node_ids: Sequence[str] | None) -> list[NodeDetails]:
+    """The nodes that were blocked at a time; with `node_ids` only these, under any of their names."""
+    listed = list(client.listing(at=at).nodes)
+    if node_ids is None:
+        return listed
+    aliases = {node_id: _aliases_of(client, node_id) for node_id in node_ids}
+    return [entry for entry in listed if any(same_machine(name, entry.node.id, aliases[name]) for name in aliases)]
+
+
+def _aliases_of(client: BlocklistClient, node: str) -> Aliases:
+    """What else the machine is called, as the service knows it."""
+    try:
+        known = client.known_node(node)
+    except (NotFoundError, AmbiguousNodeError):
+        return no_aliases
+    names = {normalize_name(known.id), *known.names, *known.addresses}.difference(known.conflicts)
+    return lambda _: names
+
+
+def watch(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show changes as they happen, until Ctrl-C. JSON output begins with the list, as a snapshot."""
+    view_options = OutputOptions(output, not no_headers)
+    rows = RowFormatter(CHANGES, view_options)
+    with connect() as client:
+        # Fails if the service is unreachable; the watch would retry without a message.
+        snapshot = client.snapshot()
+        print_stderr(f"Watching {client.url} from revision {snapshot.revision} on.")
+        if not view_options.is_table:
+            _print_item(snapshot, view_options, rows)
+        with client.watch(since=f"{snapshot.revision}-{snapshot.history}") as changes:
+            for change in changes:
+                _print_item(change, view_options, rows)
+
+
+def listeners(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show the listeners, and how far each is behind."""
+    with connect() as client:
+        print_items(LISTENERS, client.listeners(), OutputOptions(output, not no_headers))
+
+
+def evidence(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show what applications report about nodes. COUNTS is `no` for evidence that is ignored."""
+    with connect() as client:
+        print_items(EVIDENCE, client.evidence(), OutputOptions(output, not no_headers))
+
+
+def _print_item(item: Snapshot | Change, view_options: OutputOptions, rows: RowFormatter[Change]) -> None:
+    if view_options.format is OutputFormat.NAME:
+        print_lines(*(item.nodes if isinstance(item, Snapshot) else [item.node.id]))
+    elif not view_options.is_table:
+        print_lines(format_json(_snapshot_json(item) if isinstance(item, Snapshot) else CHANGES.json(item)))
+    elif isinstance(item, Change):
+        print_lines(*rows.lines([item]))
+    else:
+        print_stderr(f"The list was reset: revision {item.revision}, {len(item.nodes)} nodes.")
+
+
+def _snapshot_json(snapshot: Snapshot) -> Json:
+    from blocklist.wire.nodes import node_fields  # noqa: PLC0415 - not for --version and --help
+
+    nodes = {node_id: {"id": node_id, **node_fields(node)} for node_id, node in snapshot.nodes.items()}
+    return {"type": "snapshot", "revision": snapshot.revision, "history": snapshot.history, "nodes": nodes}
