@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from app import settings_docs
-from app.http.tls import tls_context
-from app.logs import setup
+from app.logs import configure_logging
 from app.settings import Settings, SettingsError, read_settings
 from app.store.database import renew_history
 from app.store.migration import migrate
@@ -62,6 +61,8 @@ def _run(command: str, settings: Settings) -> int:
         case "new-history":
             return new_history(settings)
         case "check-settings":
+            from app.server import tls_context  # noqa: PLC0415 - as below
+
             tls_context(settings)
             print("The settings of the service are valid.")
             return 0
@@ -73,5 +74,5 @@ def _run(command: str, settings: Settings) -> int:
         case _:
             from app.server import serve  # noqa: PLC0415 - as above
 
-            setup.configure_logging(settings.log_format)
+            configure_logging(settings.log_format)
             return serve(settings)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import (
     alertmanager,
@@ -32,14 +33,15 @@ from app.api.problems import problem_for
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.fast_table import TableResponses
-from app.http.request_tracking import RequestTrackingApp
-from app.net.host_policy import HostPolicy, MisdirectedError
+from app.logs import REQUEST_ID_HEADER, bind_request_id, client_request_id, isolated, new_request_id
+from app.net.addresses import HostPolicy, MisdirectedError
 from app.page import routes
 from app.page.shared import SharedValues
-from app.service import running_service
+from app.service import Service, running_service
 from app.settings import Settings
 from app.store.schema_check import check_schema
 from app.telemetry import telemetry_config
+from app.watch import StreamingApp, run_stream
 
 _PARTS: Final = (
     nodes,
@@ -131,3 +133,76 @@ def _misdirected(host: bytes) -> MisdirectedError:
         f"Host {host[:253].decode('latin-1')!a} is not accepted: without authentication, only loopback names and"
         " addresses are. An operator can add a name to BLOCKLIST_ALLOWED_HOSTS."
     )
+
+
+# RequestTrackingApp: gives each request that reaches a route an id, and measures its duration.
+
+_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST", "DELETE"))
+_READ_METHODS: Final = ("GET", "HEAD")
+
+
+class RequestTrackingApp(StreamingApp):
+    """Adds the request id to the response, except to a successful read whose client sent none.
+
+    Requests that app.http.fast_get and app.http.fast_put answer never get here; they follow the same rule.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.run_routes(scope, receive, send)
+            return
+        context = _RequestContext(scope, send)
+        bind_request_id(context.request_id)
+        started = perf_counter()
+        try:
+            await self.run_routes(scope, receive, context.send)
+        finally:
+            # The duration of a stream is not counted: it says nothing about the service.
+            service: Service = self.state.service
+            duration = perf_counter() - started
+            with isolated("metrics of requests"):
+                service.metrics.observe_request(_route_path(scope), _method(scope), context.status, duration)
+        await run_stream(scope, receive, context.send if context.id_given else send)
+
+
+class _RequestContext:
+    """One request. `status` is 200 until the response begins, so also for a stream that has not begun."""
+
+    __slots__ = ("_is_read", "_send", "id_given", "request_id", "status")
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        client_id = client_request_id(scope["headers"])
+        self.id_given = client_id is not None
+        self.request_id = client_id or new_request_id()
+        self.status = 200
+        self._is_read = scope["method"] in _READ_METHODS
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self.id_given or not self._is_read or self.status >= 400:
+                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER, self.request_id)]
+        await self._send(message)
+
+
+def _route_path(scope: Scope) -> str:
+    """The path template of the route: requested paths would make an unbounded number of metric labels."""
+    return getattr(scope.get("route"), "path", "none")
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in _METHODS else "other"
+
+
+# The security headers of all responses.
+
+SECURITY_HEADERS: Final = (
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+"""For every response, including errors."""
+
+HSTS: Final = ("strict-transport-security", "max-age=31536000")
+"""For every response if the service itself terminates TLS."""

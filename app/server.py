@@ -6,27 +6,31 @@ import asyncio
 import errno
 import gc
 import math
+import os
+import resource
 import shlex
 import signal
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import uvicorn
+import uvloop
 from fastapi import FastAPI
+from starlette.types import Message
+from uvicorn import Config
+from uvicorn.lifespan.off import LifespanOff
 
 from app.auth_setup import check_access
-from app.http import connection_limits, security_headers
+from app.http import connection_limits
 from app.http.connection_limits import LimitingProtocol
 from app.http.fast_put import FastPutProtocol
 from app.http.fast_table import FastTableProtocol
-from app.http.lifespan import Lifespan
-from app.http.process import raise_nofile_limit, sd_notify_ready
-from app.http.tls import tls_context, tls_loop
-from app.main import create_app, unix_millis
+from app.main import HSTS, SECURITY_HEADERS, create_app, unix_millis
 from app.service import Service
 from app.settings import Settings, SettingsError
 from app.store.database import check_not_in_use
@@ -34,14 +38,14 @@ from app.store.schema_check import SchemaError, check_schema
 from app.store.urls import is_postgresql, redacted, sqlite_path
 from blocklist.model.errors import UnavailableError
 
+log = structlog.get_logger("blocklist")
+
 GRACE_SECONDS: Final = 1
 """Time for open requests and streams to end at a stop, besides the database timeout: a change that waits for a database
 which does not respond gets its 503 before its connection is closed."""
 KEEP_ALIVE_SECONDS: Final = 75
 """Timeout of an idle connection. Longer than the pause between polls, and than the timeout of a proxy (nginx: 60 s):
 otherwise a client could send a request on a connection that is just being closed."""
-
-log = structlog.get_logger("blocklist")
 
 
 class TlsConfig(uvicorn.Config):
@@ -126,7 +130,7 @@ def uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None)
         log_config=None,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS + math.ceil(settings.database_timeout.total_seconds()),
-        headers=[*security_headers.ALL_RESPONSES, *([security_headers.HSTS] if tls else [])],
+        headers=[*SECURITY_HEADERS, *([HSTS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
     if isinstance(config, TlsConfig):
@@ -165,3 +169,122 @@ def _announce(server: uvicorn.Server, app: FastAPI) -> None:
     bearer = f' -H "Authorization: Bearer {token}"' if settings.auth == "tokens" else ""
     print(f"blocklist listens on {url} and keeps its data in {data}. Try:")
     print(f"  curl -X PUT{bearer} {url}/blocklist/nodes/worker-17 -d '{block}'", flush=True)
+
+
+# Lifespan: the start and the stop of the app by the ASGI lifespan protocol, with its exceptions passed on.
+
+
+class Lifespan(LifespanOff):
+    """Raises what the app raises when it starts or stops; uvicorn's own class would log a traceback and exit."""
+
+    def __init__(self, config: Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+        self._events: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def startup(self) -> None:
+        """Start the app; it fills `state`, which uvicorn passes to each connection."""
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
+        self._task = asyncio.ensure_future(self._app(scope, self._events.get, self._on_message))
+        await self._send_and_wait("lifespan.startup")
+
+    async def shutdown(self) -> None:
+        """Stop the app."""
+        await self._send_and_wait("lifespan.shutdown")
+
+    async def _send_and_wait(self, event: str) -> None:
+        self._completed = asyncio.get_running_loop().create_future()
+        self._events.put_nowait({"type": event})
+        await asyncio.wait((self._task, self._completed), return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            self._task.result()
+
+    async def _on_message(self, message: Message) -> None:
+        # A `.failed` message needs no handling: the app raises after it.
+        if message["type"].endswith(".complete"):
+            self._completed.set_result(None)
+
+
+# TLS: the certificate that the service presents, and the time for a handshake.
+
+
+class TlsLoop(uvloop.Loop):
+    """An event loop that limits the handshakes of its servers to `handshake_timeout` seconds.
+
+    uvicorn leaves them a minute, and a handshake does not count as a connection yet: a client that begins as many as
+    the service may have open files would stop it for that long.
+    """
+
+    handshake_timeout: float
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.AbstractServer:  # type: ignore[override]
+        return await super().create_server(*args, ssl_handshake_timeout=self.handshake_timeout, **options)
+
+
+def tls_loop(handshake_timeout: float) -> TlsLoop:
+    loop = TlsLoop()
+    loop.handshake_timeout = handshake_timeout
+    return loop
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """TLS 1.2 or later with the certificate of the settings; None without one. Raises SettingsError."""
+    cert, key = settings.tls_cert, settings.tls_key
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise SettingsError("Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password=_refuse_encrypted)
+    except ssl.SSLError as error:
+        raise SettingsError(
+            f"BLOCKLIST_TLS_CERT {cert} and BLOCKLIST_TLS_KEY {key} are not a certificate and its key: "
+            f"{(error.reason or 'unreadable').lower().replace('_', ' ')}."
+        ) from None
+    except OSError as error:
+        raise SettingsError(_unreadable(cert, key, error)) from None
+    return context
+
+
+def _unreadable(cert: str, key: str, error: OSError) -> str:
+    """Names the file that cannot be read; OpenSSL does not."""
+    for name, path in (("CERT", cert), ("KEY", key)):
+        try:
+            with open(path, "rb"):  # noqa: PTH123
+                pass
+        except OSError as cause:
+            return f"BLOCKLIST_TLS_{name} {path} cannot be read: {cause.strerror}."
+    return f"BLOCKLIST_TLS_CERT {cert} and BLOCKLIST_TLS_KEY {key} cannot be read: {error.strerror}."
+
+
+def _refuse_encrypted() -> str:
+    raise SettingsError(
+        "The key in BLOCKLIST_TLS_KEY is encrypted: use one that is not, in a file that only the service can read."
+    )
+
+
+# The process and its operating system: the open-file limit, and readiness for systemd.
+
+RECOMMENDED_FILES: Final = 4096
+
+
+def raise_nofile_limit() -> None:
+    """Raise the soft limit of open files to the hard limit; warn if that is low, as each connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < RECOMMENDED_FILES:
+        log.warning("open-file limit is low; it limits connections", limit=hard, recommended=RECOMMENDED_FILES)
+
+
+def sd_notify_ready() -> None:
+    """Report readiness to systemd (Type=notify); do nothing where NOTIFY_SOCKET is not set."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    # A leading @ stands for Linux's abstract namespace.
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, suppress(OSError):
+        out.sendto(b"READY=1", name)

@@ -30,9 +30,8 @@ from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
 from app.listeners.replication import ListenerReader, ListenerWriter, PushOwnership, UnsavedReports
 from app.listeners.reports import KnownNodes, ListenerQuota, NodesFile
 from app.listeners.state import ListenerDirectory, UsableNodes
-from app.logs.change_log import ChangeLogWriter
-from app.logs.isolation import isolated
-from app.metrics.collectors import (
+from app.logs import ChangeLogWriter, isolated
+from app.metrics import (
     AlertmanagerMetrics,
     ClockMetrics,
     DriftMetrics,
@@ -40,21 +39,20 @@ from app.metrics.collectors import (
     FastPathMetrics,
     ListenerMetrics,
     ListMetrics,
+    Metrics,
     QueueMetrics,
     TaskMetrics,
 )
-from app.metrics.metrics import Metrics
 from app.net.addresses import Networks
 from app.net.body_quota import BodyQuota
-from app.net.notice_urls import make_senders
+from app.net.urls import make_senders
 from app.notices.notifier import NoNotices, Notices, Notifier, Target
 from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
 from app.settings import Settings
 from app.store.database import make_store
 from app.store.queries import LoadedState, Topic
 from app.store.store import Store
-from app.watch.change_feed import ChangeFeed
-from app.watch.stream_quota import StreamQuota
+from app.watch import ChangeFeed, StreamQuota
 from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change, Source
 from blocklist.model.draft import Draft

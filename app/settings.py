@@ -13,12 +13,10 @@ import durationpy
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.net.addresses import Networks, check_secure_url
+from app.net.addresses import HostPolicy, Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
-from app.net.host_policy import HostPolicy
-from app.net.notice_urls import make_senders
 from app.net.service_account_roles import ServiceAccountRoles
-from app.net.ticket_links import DEFAULT_TICKET_PATTERN, TicketLinks, parse_pattern
+from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, parse_pattern
 from app.store import urls
 from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits

@@ -19,9 +19,7 @@ from app.api.responses import JsonResponse
 from app.service import service_of
 from app.store.history_queries import ChangeFilter
 from app.store.store import ChangePage, Store
-from app.watch.change_feed import ChangeFeed
-from app.watch.event_stream import DIRECT, EventStream, parse_cursor
-from app.watch.streaming import StreamResponse, run_until_disconnect
+from app.watch import DIRECT, ChangeFeed, EventStream, StreamResponse, parse_cursor, run_until_disconnect
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
 from blocklist.model.node import check_node_id, check_text

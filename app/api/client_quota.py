@@ -7,7 +7,7 @@ from fastapi import Request
 from app.api.authentication import authenticate
 from app.net.addresses import client_address
 from app.service import service_of
-from app.watch.stream_quota import ClientKey, ClientSlots
+from app.watch import ClientKey, ClientSlots
 
 
 async def slots_of(request: Request) -> ClientSlots:

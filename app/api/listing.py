@@ -20,10 +20,9 @@ from app.api.responses import FROM_MEMORY, age_header
 from app.api.selection import ReadSelector, selected_by, warnings_of
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_view import past_list, selected_list
-from app.net.prefer import wait_seconds
 from app.requests import Flag
 from app.service import Service, service_of
-from app.watch.streaming import run_until_disconnect
+from app.watch import run_until_disconnect, wait_seconds
 from blocklist.model.node import BlockedNode
 from blocklist.wire.nodes import ListedNode
 

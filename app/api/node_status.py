@@ -16,9 +16,8 @@ from app.api.parameters import MinRevision, NodeId
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.engine.handler import Outcome
-from app.net.prefer import wait_seconds
 from app.service import Service, service_of
-from app.watch.streaming import run_until_disconnect
+from app.watch import run_until_disconnect, wait_seconds
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.node import BlockedNode

@@ -18,7 +18,7 @@ from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.engine.handler import CommandFailedError
 from app.listeners.reports import KnownNodes, ReportsTooLargeError, TooManyListenersError
-from app.net.host_policy import MisdirectedError
+from app.net.addresses import MisdirectedError
 from app.service import service_of
 from app.store.error_translation import LockedError
 from app.store.rows import UnreadableRowError

@@ -23,9 +23,8 @@ from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header
 from app.engine.list_view import ListView
 from app.engine.table_view import table_version
-from app.net.prefer import wait_seconds
 from app.service import service_of
-from app.watch.streaming import run_until_disconnect
+from app.watch import run_until_disconnect, wait_seconds
 from blocklist.model.errors import NotFoundError
 from blocklist.spark.jar import JAR_NAME, jar_path
 

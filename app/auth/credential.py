@@ -6,7 +6,7 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.auth.principal import Principal
-from app.logs.isolation import isolated
+from app.logs import isolated
 from blocklist.model.node import PERMANENT
 
 MAX_CACHED: Final = 1000

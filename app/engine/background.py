@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from app.engine.handler import BlocklistHandler
-from app.logs.isolation import isolated
+from app.logs import isolated
 from app.store.store import Store
 from blocklist.model.changes import Author, Source
 from blocklist.model.draft import Draft

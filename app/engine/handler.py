@@ -14,8 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from app.engine.turns import Turns
-from app.logs.isolation import isolated
-from app.logs.request_ids import with_request_id
+from app.logs import isolated, with_request_id
 from app.store.queries import LoadedState, StaleError
 from app.store.store import Store
 from blocklist.model.changes import Author, Change

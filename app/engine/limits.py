@@ -8,7 +8,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from app.engine.handler import Command
-from app.logs.isolation import isolated
+from app.logs import isolated
 from blocklist.model.changes import Change, Source
 from blocklist.model.claims import Repeat
 from blocklist.model.draft import Draft

@@ -20,7 +20,7 @@ from typing import Any, Final
 from httptools import HttpParserCallbackError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.logs.isolation import isolated
+from app.logs import isolated
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 8 * 1024

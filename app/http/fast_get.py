@@ -16,9 +16,9 @@ from app.auth.credential import Credential
 from app.engine.cached_list import CachedResponse
 from app.engine.list_view import ListView
 from app.http.connection_limits import LimitingProtocol
-from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id
-from app.net.host_policy import HostPolicy
-from app.watch.event_stream import DIRECT
+from app.logs import REQUEST_ID_HEADER, client_request_id
+from app.net.addresses import HostPolicy
+from app.watch import DIRECT
 from blocklist.model.roles import Role
 
 _EXCLUDED: Final = frozenset(
@@ -165,7 +165,7 @@ class FastGetProtocol(LimitingProtocol):
             super().timeout_keep_alive_handler()
 
     def write_chunk(self, data: bytes) -> bool:
-        """Write one chunk of a chunked body, for app.watch.event_stream, in a third of the time of ASGI's `send`."""
+        """Write one chunk of a chunked body, for app.watch, in a third of the time of ASGI's `send`."""
         if self.flow.write_paused or self.transport.is_closing():
             return False
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -23,7 +23,7 @@ from app.auth.principal import AUTH_DISABLED, Principal
 from app.engine.handler import Outcome
 from app.http.fast_table import FastTableProtocol
 from app.http.pending_request import PendingRequest
-from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id, new_request_id
+from app.logs import REQUEST_ID_HEADER, client_request_id, new_request_id
 from app.service import Service
 from blocklist.model.errors import BlocklistError
 from blocklist.model.node import BlockedNode

@@ -17,11 +17,9 @@ from app.engine.list_view import ListView
 from app.engine.table_view import table_version
 from app.http.fast_get import FastGetProtocol
 from app.http.pending_request import PendingRequest
-from app.logs.isolation import isolated
-from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id
+from app.logs import REQUEST_ID_HEADER, client_request_id, isolated
 from app.net.addresses import Networks, client_address
-from app.net.prefer import wait_seconds
-from app.watch.stream_quota import ClientKey, ClientSlots, StreamQuota
+from app.watch import ClientKey, ClientSlots, StreamQuota, wait_seconds
 from blocklist.model.driver_table import VERSIONS
 from blocklist.model.errors import UnavailableError
 from blocklist.model.roles import Role

@@ -15,7 +15,7 @@ from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, To
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.error_translation import LockedError
 from app.store.listeners import ListenerStore, Secret, StoredListener
-from app.watch.change_feed import ChangeFeed
+from app.watch import ChangeFeed
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.listener import (
     EMPTY_REPORT,

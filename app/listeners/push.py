@@ -18,9 +18,9 @@ from app.engine.list_view import ListView
 from app.listeners.operations import HeartbeatRecorder
 from app.listeners.replication import PushOwnership
 from app.listeners.state import ListenerDirectory, ListenerEntry
-from app.logs.isolation import isolated
+from app.logs import isolated
 from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError, PushRejectedError
-from app.watch.change_feed import ChangeFeed
+from app.watch import ChangeFeed
 from blocklist.model.errors import BlocklistError
 from blocklist.model.listener import ListenerRole
 from blocklist.model.time import Backoff

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from app.listeners.state import ListenerDirectory, ListenerEntry
-from app.logs.isolation import isolated
+from app.logs import isolated
 from app.store.listeners import ListenerStore, ReportPart, StoredListener
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.tracker import BlocklistTracker

@@ -51,7 +51,7 @@ from blocklist.model.usable_nodes import (
 )
 
 if TYPE_CHECKING:
-    from app.watch.change_feed import ChangeFeed
+    from app.watch import ChangeFeed
 
 
 MAX_ACKS: Final = 256

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from app.logs.isolation import isolated
-from app.net.notice_urls import SendText
+from app.logs import isolated
+from app.net.urls import SendText
 from app.notices.observer import (
     NOTHING,
     Event,

@@ -15,7 +15,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from app.auth.principal import ANONYMOUS
-from app.net.ticket_links import URL, TicketLinks, is_http_url
+from app.net.urls import URL, TicketLinks, is_http_url
 from app.page import time_format
 from app.page.shared import shared_of
 from app.page.static_files import static_url

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.http.process import sd_notify_ready
+from app.server import sd_notify_ready
 from tests.docs.console import Command, Event, parse_page
 from tests.docs.output_match import matches, starts_with
 from tests.docs.shell import Shell

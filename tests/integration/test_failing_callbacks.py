@@ -19,9 +19,9 @@ from app.engine.evidence_blocks import RETRY_MS
 from app.engine.list_view import LastChanges, ListView
 from app.http.fast_table import TableRequest
 from app.listeners.push import Pusher
-from app.logs.change_log import ChangeLogWriter
+from app.logs import ChangeLogWriter
 from app.main import create_app
-from app.metrics.metrics import Metrics
+from app.metrics import Metrics
 from app.notices import observer
 from app.notices.notifier import Notifier
 from app.notices.observer import NoticeGroups
@@ -31,7 +31,7 @@ from app.page.shared import SharedValues
 from app.service import Service
 from app.settings import Settings
 from app.store.listeners import ListenerStore
-from app.watch.change_feed import ChangeFeed
+from app.watch import ChangeFeed
 from blocklist.model.evidence import EvidenceStore
 from tests.integration.bodies import block, current_list, now_ms, revision_of
 from tests.integration.in_process import ManualClock

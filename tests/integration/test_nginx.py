@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.listeners.operations import CATCH_UP_SECONDS
-from app.watch.event_stream import KEEPALIVE_SECONDS
+from app.watch import KEEPALIVE_SECONDS
 from tests.integration.bodies import all_changes, block, current_list, revision_of
 from tests.integration.event_stream import following, next_events, watching
 from tests.integration.listeners import heartbeat, register

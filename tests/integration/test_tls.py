@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from app.http.tls import tls_context
+from app.server import tls_context
 from app.settings import Settings, SettingsError
 from blocklist import BlocklistClient
 from blocklist.model.errors import UnavailableError

@@ -11,7 +11,7 @@ from typing import Any, cast
 from app.engine.list_view import ListView
 from app.listeners.push import BatchCache
 from app.store.store import Store
-from app.watch.change_feed import ChangeFeed
+from app.watch import ChangeFeed
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker

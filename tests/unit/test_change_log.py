@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 from structlog.testing import capture_logs
 
-from app.logs import change_log
-from app.logs.change_log import ChangeLogWriter
+import app.logs
+from app.logs import ChangeLogWriter
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
@@ -62,13 +62,13 @@ def test_a_clock_beyond_the_year_9999_does_not_stop_the_log(capsys: pytest.Captu
 def test_a_line_that_cannot_be_formatted_does_not_stop_the_log(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    formatted = change_log._json_line
+    formatted = app.logs._json_line
 
     def fail_at_8(change: Change) -> str:
         assert change.revision != 8
         return formatted(change)
 
-    monkeypatch.setattr(change_log, "_json_line", fail_at_8)
+    monkeypatch.setattr(app.logs, "_json_line", fail_at_8)
     lines = ChangeLogWriter("json", lambda _: None)
     with capture_logs() as logs:
         lines.write([change(7), change(8), change(9)])

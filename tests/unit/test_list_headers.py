@@ -6,7 +6,7 @@ import pytest
 
 from app.engine.cached_list import accepts_gzip, matches_etag
 from app.engine.table_view import table_version
-from app.net.prefer import MAX_WAIT, wait_seconds
+from app.watch import MAX_WAIT, wait_seconds
 
 ETAG = b'"00c0ffee-7"'
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.metrics.metrics import Metrics
+from app.metrics import Metrics
 
 
 class _Counting(Collector):

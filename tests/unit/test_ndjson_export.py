@@ -11,7 +11,7 @@ from starlette.types import Message
 from app.api.changes import PAGE_CHANGES, NdjsonExport
 from app.store.history_queries import ALL, ChangeFilter
 from app.store.store import ChangePage, Store
-from app.watch.change_feed import ChangeFeed
+from app.watch import ChangeFeed
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import UnavailableError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

@@ -11,7 +11,7 @@ from typing import Final, cast
 import pytest
 from structlog.testing import capture_logs
 
-from app.net.notice_urls import make_senders, split_urls
+from app.net.urls import make_senders, split_urls
 from app.notices import notifier as target_module
 from app.notices import observer
 from app.notices.notifier import MAX_QUEUED, Notifier, Result, Target, notice_body, notice_title

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.net.ticket_links import TicketLinks
+from app.net.urls import TicketLinks
 from app.page.render import with_links
 
 TICKETS = TicketLinks.parse("https://tickets.example.com/browse/{id}", "[A-Z][A-Z0-9]+-[0-9]+")

@@ -7,8 +7,7 @@ import resource
 import pytest
 from structlog.testing import capture_logs
 
-from app.http import process
-from app.http.process import raise_nofile_limit
+from app.server import RECOMMENDED_FILES, raise_nofile_limit
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
@@ -21,7 +20,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize(("hard", "warnings"), [(process.RECOMMENDED_FILES - 1, 1), (process.RECOMMENDED_FILES, 0)])
+@pytest.mark.parametrize(("hard", "warnings"), [(RECOMMENDED_FILES - 1, 1), (RECOMMENDED_FILES, 0)])
 def test_a_low_limit_of_open_files_is_a_warning(hard: int, warnings: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
     with capture_logs() as logs:

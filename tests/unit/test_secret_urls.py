@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from app.logs.setup import SecretUrls, redact
+from app.logs import SecretUrls, redact
 
 SECRET = "T0PSECRET"
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from app.auth.authenticator import REFRESH_SECONDS
 from app.engine import background
 from app.engine.background import TaskHealth, supervise
-from app.logs.isolation import isolated
+from app.logs import isolated
 from blocklist.model.errors import UnavailableError
 
 

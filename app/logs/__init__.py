@@ -1,1 +1,0 @@
-"""Logging: its setup, the change log, request ids."""

@@ -1,1 +1,0 @@
-"""Prometheus metrics: counters that the service increments, and collectors that read its state."""
