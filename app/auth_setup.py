@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from app.auth import admin_token_file
-from app.auth.authenticator import Authenticator, JwtVerifier
+from app.auth.authenticator import (
+    AdminTokenFileError,
+    Authenticator,
+    JwtVerifier,
+    create_admin_token_file,
+    read_admin_token_file,
+)
 from app.net.addresses import is_loopback
 from app.net.service_account_roles import ServiceAccountRoles
 from app.settings import Settings, SettingsError
@@ -36,7 +41,7 @@ def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier |
     if settings.auth == "off" or not (settings.oidc_issuer or settings.service_account_audience):
         return None
     # Imported here, because its cryptography takes 10 MB.
-    from app.auth.issuers import IssuerVerifiers  # noqa: PLC0415
+    from app.auth.oidc import IssuerVerifiers  # noqa: PLC0415
 
     accounts, people = _service_account_verifiers(settings, clock), _oidc_verifiers(settings, clock)
     if accounts.keys() & people.keys():
@@ -50,7 +55,7 @@ def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier |
 
 
 def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
-    from app.auth import jwks, oidc  # noqa: PLC0415
+    from app.auth import oidc  # noqa: PLC0415
 
     issuer = settings.oidc_issuer
     if not issuer:
@@ -61,28 +66,28 @@ def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, O
         roles_claim=settings.oidc_roles_claim,
         name_claim=settings.oidc_name_claim,
     )
-    return {issuer: oidc.OidcVerifier(claims, lambda: jwks.discover_keys(issuer), clock)}
+    return {issuer: oidc.OidcVerifier(claims, lambda: oidc.discover_keys(issuer), clock)}
 
 
 def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
-    from app.auth import service_accounts  # noqa: PLC0415
+    from app.auth import oidc  # noqa: PLC0415
 
     if not settings.service_account_audience:
         return {}
-    own = service_accounts.OwnAccount(service_accounts.FOLDER)
+    own = oidc.OwnAccount(oidc.FOLDER)
     try:
         issuer = own.issuer()
-    except service_accounts.ServiceAccountError as error:
+    except oidc.ServiceAccountError as error:
         raise SettingsError(
             f"BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE: {error} Accepting tokens of ServiceAccounts needs a pod with"
             " `automountServiceAccountToken: true`."
         ) from None
-    rules = service_accounts.ServiceAccountRules(
+    rules = oidc.ServiceAccountRules(
         issuer=issuer,
         audience=settings.service_account_audience,
         roles=ServiceAccountRoles.parse(settings.service_account_roles),
     )
-    return {issuer: service_accounts.make_verifier(rules, own, _api_server_url(os.environ), clock)}
+    return {issuer: oidc.make_verifier(rules, own, _api_server_url(os.environ), clock)}
 
 
 def _api_server_url(environ: Mapping[str, str]) -> str:
@@ -107,7 +112,7 @@ def check_access(settings: Settings, now: int) -> None:
     if settings.auth == "off":
         _check_auth_off(settings)
     elif settings.admin_token_file:
-        _create_admin_token_file(Path(settings.admin_token_file))
+        _prepare_admin_token_file(Path(settings.admin_token_file))
     elif not (settings.oidc_issuer or settings.service_account_roles) and not has_valid_token(
         settings.database_url, now
     ):
@@ -126,10 +131,10 @@ def _check_auth_off(settings: Settings) -> None:
         )
 
 
-def _create_admin_token_file(path: Path) -> None:
+def _prepare_admin_token_file(path: Path) -> None:
     try:
-        if admin_token_file.create(path):
+        if create_admin_token_file(path):
             log.warning("admin token file created", file=str(path.absolute()))
-        admin_token_file.read(path)
-    except admin_token_file.AdminTokenFileError as error:
+        read_admin_token_file(path)
+    except AdminTokenFileError as error:
         raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None

@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import Request
 
 from app.api.request_body import MAX_NODE_BODY
-from app.auth.credential import Credential, Stream
-from app.auth.principal import AUTH_DISABLED, PRINCIPAL_KEY, Principal
+from app.auth.credential import AUTH_DISABLED, PRINCIPAL_KEY, Credential, Principal, Stream
 from app.auth.sessions import COOKIE, Session
 from app.service import Service, service_of
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError

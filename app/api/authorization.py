@@ -10,7 +10,7 @@ from fastapi.dependencies.models import Dependant
 from starlette.routing import BaseRoute
 
 from app.api.authentication import authenticate
-from app.auth.principal import ANONYMOUS, Principal
+from app.auth.credential import ANONYMOUS, Principal
 from blocklist.model.changes import Author, Source
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.roles import Role

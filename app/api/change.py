@@ -17,7 +17,7 @@ from app.api.applied import task_managers_on
 from app.api.authorization import Operator, author
 from app.api.node_status import Prefer, requested_wait, wait_until_applied
 from app.api.responses import JsonResponse
-from app.auth.principal import Principal
+from app.auth.credential import Principal
 from app.engine.handler import Command, Outcome
 from app.engine.limits import DryRunResult
 from app.service import Service, service_of

@@ -15,7 +15,7 @@ from starlette.routing import Match
 from app.api.problem_bodies import Problem
 from app.api.request_body import TooLargeError
 from app.api.responses import age_header, revision_headers
-from app.auth.tokens import LastAdminError
+from app.auth.authenticator import LastAdminError
 from app.engine.handler import CommandFailedError
 from app.listeners.reports import KnownNodes, ReportsTooLargeError, TooManyListenersError
 from app.net.addresses import MisdirectedError

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from app.auth.principal import PRINCIPAL_KEY, Principal
+from app.auth.credential import PRINCIPAL_KEY, Principal
 from app.service import service_of
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.node import MAX_NODES, check_node_id

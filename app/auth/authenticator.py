@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import re
+import secrets
+import stat
 from collections.abc import Callable
 from dataclasses import replace
+from hmac import compare_digest
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from app.auth import admin_token_file
-from app.auth.credential import Credential
-from app.auth.principal import Principal
-from app.auth.tokens import TOKEN_PATTERN, CachedToken, LastAdminError, bearer_token, digest_of, generate_token
+from app.auth.credential import Credential, Principal
 from app.engine.broadcast import Broadcast
 from app.store.tokens import StoredToken, TokenStore
-from blocklist.model.errors import NotFoundError, UnauthorizedError, UnavailableError
+from blocklist.model.errors import BlocklistError, NotFoundError, UnauthorizedError, UnavailableError
 from blocklist.model.roles import NewToken, Role, Token
 
 log = structlog.get_logger(__name__)
@@ -129,13 +132,13 @@ class Authenticator:
         async with self._lock:
             self._apply_tokens(await self._store.tokens())
             if self._admin_token_path is not None:
-                self._apply_admin_token(await asyncio.to_thread(admin_token_file.read, self._admin_token_path))
+                self._apply_admin_token(await asyncio.to_thread(read_admin_token_file, self._admin_token_path))
 
     async def refresh(self) -> None:
         """Read the tokens and the admin token file again. Raises UnavailableError."""
         try:
             await self.load()
-        except admin_token_file.AdminTokenFileError as error:
+        except AdminTokenFileError as error:
             # The previous token remains valid: the file may just be being replaced.
             log.warning("admin token file cannot be read; the previous token remains valid", reason=str(error))
         if self.jwt_verifier is not None:
@@ -236,10 +239,105 @@ class Authenticator:
             log.info("admin token file has a new token")
         digest = digest_of(text)
         # A new credential with a new id, so that sessions of the old token end.
-        principal = Principal(admin_token_file.ADMIN_NAME, Role.ADMIN)
+        principal = Principal(ADMIN_NAME, Role.ADMIN)
         self._admin_token = CachedToken(Credential(principal, id=f"file-{digest.hex()[:8]}"), digest)
 
     def _with_last_use(self, token: Token) -> Token:
         cached = self._tokens.get(token.id.encode())
         used_at = max(cached.credential.last_used_at if cached is not None else 0, token.last_used_at or 0)
         return replace(token, last_used_at=used_at or None)
+
+
+# Tokens: their format, generation and comparison. Pure but for random numbers.
+
+TOKEN_PATTERN: Final = re.compile(rb"blocklist_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
+"""A token: its public id, and its secret of 32 random bytes."""
+
+
+class LastAdminError(BlocklistError):
+    """The last valid token of an admin cannot be revoked; nothing was changed."""
+
+
+class GeneratedToken(NamedTuple):
+    """A new token: its id, its text (shown once), and the digest that is stored."""
+
+    id: str
+    text: str
+    digest: str
+
+
+def generate_token() -> GeneratedToken:
+    """A random new token."""
+    token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    return GeneratedToken(token_id, f"blocklist_{token_id}_{secret}", digest_of(secret.encode()).hex())
+
+
+def digest_of(secret: bytes) -> bytes:
+    """SHA-256, stored instead of a secret. One round is enough: 256 random bits cannot be guessed."""
+    return hashlib.sha256(secret).digest()
+
+
+class CachedToken(NamedTuple):
+    """A token in memory: its credential, and the digest of its secret."""
+
+    credential: Credential
+    digest: bytes
+
+    @classmethod
+    def from_stored(cls, stored: StoredToken) -> CachedToken:
+        token = stored.token
+        principal = Principal(token.name, token.role, owners=token.owners)
+        return cls(Credential(principal, expires_at=token.end, id=token.id), bytes.fromhex(stored.digest))
+
+    def matches(self, secret: bytes) -> bool:
+        """Compare with a secret, in constant time."""
+        return compare_digest(digest_of(secret), self.digest)
+
+
+def bearer_token(header: bytes) -> bytes | None:
+    """The token in an Authorization header; None for another scheme."""
+    scheme, _, text = header.partition(b" ")
+    return text.strip(b" ") if scheme.lower() == b"bearer" else None
+
+
+# The admin token file: created at the start if it is missing, so that there is a first token.
+
+ADMIN_NAME: Final = "admin"
+"""The author of changes made with this token."""
+_TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{32,1024}", re.ASCII)
+
+
+class AdminTokenFileError(Exception):
+    """The file cannot be used; the message is for the operator."""
+
+
+def create_admin_token_file(path: Path) -> bool:
+    """Create the file, readable by its owner only; False if it exists already. Raises AdminTokenFileError."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise AdminTokenFileError(f"The admin token file {path} cannot be created: {error.strerror}.") from None
+    with os.fdopen(handle, "w") as file:
+        file.write(generate_token().text + "\n")
+    return True
+
+
+def read_admin_token_file(path: Path) -> bytes:
+    """The token. Raises AdminTokenFileError if the file cannot be read, is open to all users, or has no token."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise AdminTokenFileError(f"The admin token file {path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        text = ""
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise AdminTokenFileError(f"All users may read or write the admin token file {path}: run chmod 600 {path}.")
+    if not _TOKEN_PATTERN.fullmatch(text):
+        raise AdminTokenFileError(
+            f"The admin token file {path} does not contain a token: write one line of at least 32 of"
+            " A-Z a-z 0-9 . _ ~ + / = - into it, or remove it and the service creates one."
+        )
+    return text.encode()

@@ -9,10 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from app.auth.authenticator import REFRESH_SECONDS, Authenticator
-from app.auth.credential import Credential, CredentialCache
-from app.auth.principal import Principal
-from app.auth.tokens import digest_of
+from app.auth.authenticator import REFRESH_SECONDS, Authenticator, digest_of
+from app.auth.credential import Credential, CredentialCache, Principal
 from app.store.tokens import StoredSession, TokenStore
 from blocklist.model.errors import UnavailableError
 

@@ -19,7 +19,7 @@ from app.api.authorization import author
 from app.api.nodes import block_command, block_response
 from app.api.problems import internal_error, problem_for
 from app.api.request_body import MAX_NODE_BODY
-from app.auth.principal import AUTH_DISABLED, Principal
+from app.auth.credential import AUTH_DISABLED, Principal
 from app.engine.handler import Outcome
 from app.http.fast_table import FastTableProtocol
 from app.http.pending_request import PendingRequest

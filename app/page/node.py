@@ -1,31 +1,334 @@
-"""The page of a node: its block and claims, the jobs that run there, what is reported about it, and its changes."""
+"""One node as its page shows it: its block, the jobs that run there, and what is reported about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.applied import ListenerProgress, applied_by_live_listeners
+from app.api.applied import ListenerProgress, TaskManager, applied_by_live_listeners, by_listener, task_managers_on
 from app.api.parameters import NodeId
-from app.page.block_intervals import BlockInterval, intervals
-from app.page.charts import WIDTH, Box, time_labels
-from app.page.errors import HtmlRoute
-from app.page.excerpt import Excerpt
-from app.page.forms import int_param
-from app.page.node_model import node_state
-from app.page.render import render_page
-from app.page.visitor import ReaderVisitor, Visitor
+from app.listeners.reports import TasksOnHost
+from app.listeners.state import ListenerEntry
+from app.page.forms import HtmlRoute, int_param
+from app.page.history import WIDTH, BlockInterval, Box, intervals, time_labels
+from app.page.shared import Excerpt, ReaderVisitor, Visitor, render_page
 from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of
 from blocklist.model.errors import UnavailableError
-from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, AssessedEvidence
+from blocklist.model.inventory import Inventory, InventoryNode
+from blocklist.model.listener import Drift, DriftReport, UnknownTasks
+from blocklist.model.names import normalize_name
+from blocklist.model.node import BlockAction, BlockedNode, TaskCount
+from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.tracker import claims_on
+
+# The nodes on which a listener's tasks run: what is blocked there, and what still runs. Pure.
+#
+# What a listener does not report is unknown, never zero.
+
+
+class HostState(StrEnum):
+    """What happens to the tasks of a listener on a node. In the order in which people look at them."""
+
+    REFUSED = "refused"
+    EVACUATING = "evacuating"
+    UNKNOWN = "unknown"
+    PENDING = "not applied yet"
+    LEFT_ALONE = "left alone"
+    EMPTY = "empty"
+    FREE = "free"
+
+
+STATE_ORDER: Final = {state: place for place, state in enumerate(HostState)}
+EXPLANATIONS: Final = {
+    HostState.REFUSED: "The listener does not carry out the block.",
+    HostState.EVACUATING: "Tasks that run there are being stopped and restart elsewhere.",
+    HostState.UNKNOWN: "It is not known whether tasks run there.",
+    HostState.PENDING: "The listener has not applied the last change of the block.",
+    HostState.LEFT_ALONE: "No new tasks start there; those that run may finish.",
+    HostState.EMPTY: "No task runs there.",
+    HostState.FREE: "The node is not blocked.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAtListener:
+    """A block, whether the listener has applied its last change, and why it refuses the block, if it does."""
+
+    node: BlockedNode
+    applied: bool
+    refused: str | None
+
+    @property
+    def evacuates(self) -> bool:
+        return self.node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostRow:
+    """A node with TaskManagers of a listener; `block` is None if it is free."""
+
+    node: str
+    task_managers: int
+    tasks: TaskCount
+    block: BlockAtListener | None
+    state: HostState
+
+    @property
+    def explanation(self) -> str:
+        return EXPLANATIONS[self.state]
+
+    @property
+    def settled(self) -> bool:
+        return is_settled(self.block, self.tasks)
+
+
+def host_state(block: BlockAtListener | None, tasks: TaskCount, *, reports: bool) -> HostState:
+    """What happens to the tasks; `reports` is whether the listener still reports them."""
+    if block is None:
+        return HostState.FREE
+    if not reports:
+        return HostState.UNKNOWN
+    if block.refused is not None:
+        return HostState.REFUSED
+    if not block.applied:
+        return HostState.PENDING
+    if tasks.known:
+        return HostState.EVACUATING if block.evacuates else HostState.LEFT_ALONE
+    if tasks.unreported:
+        return HostState.UNKNOWN
+    return HostState.EMPTY
+
+
+def is_settled(block: BlockAtListener | None, tasks: TaskCount) -> bool:
+    """Whether the block is refused; or applied, and no task runs or may run there if the node is evacuated."""
+    if block is None or block.refused is not None:
+        return True
+    return block.applied and not (block.evacuates and tasks.may_run)
+
+
+def host_rows(
+    hosts: Iterable[TasksOnHost], block_of: Callable[[str], BlockAtListener | None], *, reports: bool
+) -> list[HostRow]:
+    """The rows, those that need attention first; `block_of` returns the block of a node."""
+    rows = []
+    for host in hosts:
+        block = block_of(host.node)
+        state = host_state(block, host.tasks, reports=reports)
+        rows.append(
+            HostRow(node=host.node, task_managers=host.task_managers, tasks=host.tasks, block=block, state=state)
+        )
+    return sorted(rows, key=lambda row: (STATE_ORDER[row.state], -row.tasks.known, row.node))
+
+
+def count_states(rows: Iterable[HostRow]) -> Sequence[tuple[HostState, int]]:
+    """The number of blocked nodes in each state, without states that no node has."""
+    counts = Counter(row.state for row in rows)
+    return [(state, counts[state]) for state in HostState if counts[state] and state is not HostState.FREE]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRow:
+    """A listener with TaskManagers on the node; `lapsed_at` (Unix ms) if it has stopped reporting.
+
+    `task_managers` are their ids, as far as they are known.
+    """
+
+    listener: str
+    number: int
+    task_managers: Sequence[str]
+    tasks: TaskCount
+    block: BlockAtListener | None
+    state: HostState
+    lapsed_at: int | None = None
+
+    @property
+    def explanation(self) -> str:
+        return EXPLANATIONS[self.state]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is expected to change soon."""
+        return self.lapsed_at is not None or is_settled(self.block, self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reporter:
+    """Who reports the node: a listener, or the file of nodes. `last_seen` is its last heartbeat (Unix ms)."""
+
+    name: str
+    kind: SourceKind
+    last_seen: int | None
+
+    @property
+    def is_listener(self) -> bool:
+        return self.kind is not SourceKind.FILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What is known about a name: its node, None if nobody reports it, and who does.
+
+    `ambiguous` are the nodes that the name may mean, if there are several; `suggestion` is the node that was probably
+    meant; `any_known` is whether any node at all is reported.
+    """
+
+    node: InventoryNode | None
+    reporters: Excerpt[Reporter]
+    ambiguous: Sequence[str]
+    suggestion: str | None
+    any_known: bool
+
+    @property
+    def last_seen(self) -> int | None:
+        """The latest heartbeat of a listener that reports it (Unix ms)."""
+        return max((each.last_seen for each in self.reporters.rows if each.last_seen is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """The evidence about a node; `counted` applications count."""
+
+    excerpt: Excerpt[AssessedEvidence]
+    counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrift:
+    """Where listeners report something else than the list says about a node, as of a time (Unix ms)."""
+
+    observed_at: int
+    drift: Excerpt[Drift]
+    unknown: Sequence[UnknownTasks]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeState:
+    """What listeners report about a node, under any of its names."""
+
+    identity: Identity
+    jobs: Excerpt[JobRow]
+    evidence: NodeEvidence
+    drift: NodeDrift | None
+    settled: bool
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether any listener, or the file of nodes, reports something about the node."""
+        drift = self.drift is not None and self.drift.drift.total
+        return self.identity.node is not None or bool(self.jobs.total or self.evidence.excerpt.total or drift)
+
+
+def node_state(service: Service, asked: str, node_id: str, block: BlockedNode | None) -> NodeState:
+    """The state of a node that was `asked` for under this name, and has this id and block."""
+    names = machine_names(service.inventory, asked, node_id)
+    jobs = jobs_on(service, node_id, block, names)
+    return NodeState(
+        identity=identity_of(service, node_id),
+        jobs=Excerpt.of(jobs),
+        evidence=evidence_about(service, node_id),
+        drift=drift_of(service.drift.latest, names),
+        settled=all(job.settled for job in jobs),
+    )
+
+
+def identity_of(service: Service, node_id: str) -> Identity:
+    """What the inventory knows about a name."""
+    inventory = service.inventory
+    found, claimants = inventory.known_as(node_id), inventory.claimants(node_id)
+    several = sorted(claimants or (found if len(found) > 1 else ()))
+    node = inventory.get(next(iter(found))) if len(found) == 1 else None
+    sources = () if node is None else node.sources
+    reporters = sorted(
+        (_reporter(service, source) for source in sources), key=lambda each: (each.kind, -(each.last_seen or 0))
+    )
+    return Identity(
+        node=node,
+        reporters=Excerpt.of(reporters),
+        ambiguous=[inventory.spelling(each) for each in several],
+        suggestion=None if node is not None or several else service.known_nodes.suggestion(node_id),
+        any_known=bool(inventory),
+    )
+
+
+def machine_names(inventory: Inventory, *names: str) -> set[str]:
+    """These names of a machine and all others that are known, in normal form."""
+    return {normalize_name(name) for name in names}.union(*(inventory.aliases(name) for name in names))
+
+
+def jobs_on(service: Service, node_id: str, block: BlockedNode | None, names: Collection[str]) -> list[JobRow]:
+    """The jobs that run on a node, those that need attention first; and those that ran there when they lapsed."""
+    rows = [_job(service, *item, block) for item in by_listener(task_managers_on(service, node_id)).items()]
+    rows += _lapsed_jobs(service, block, names)
+    return sorted(rows, key=lambda row: (STATE_ORDER[row.state], -row.tasks.known, row.listener))
+
+
+def evidence_about(service: Service, node_id: str) -> NodeEvidence:
+    """What applications report about a node, under any of its names."""
+    found = service.evidence.assess_node(node_id, service.clock())
+    return NodeEvidence(Excerpt.of(found), sum(each.ignored_reason is None for each in found))
+
+
+def drift_of(report: DriftReport | None, names: Collection[str]) -> NodeDrift | None:
+    """The drift of a node with these names, in normal form; None before the first observation."""
+    if report is None:
+        return None
+    return NodeDrift(
+        report.observed_at,
+        Excerpt.of(each for each in report.drift if each.node.lower() in names),
+        [each for each in report.unknown if each.node.lower() in names],
+    )
+
+
+def _reporter(service: Service, source: NodeSource) -> Reporter:
+    entry = None if source.kind is SourceKind.FILE else service.directory.get(source.name)
+    seen = None if entry is None else entry.listener.lease_end - entry.listener.lease
+    return Reporter(name=source.name, kind=source.kind, last_seen=seen)
+
+
+def _job(service: Service, listener: str, task_managers: Sequence[TaskManager], block: BlockedNode | None) -> JobRow:
+    entry = service.directory.get(listener)
+    tasks = TaskCount.of(each.running_tasks for each in task_managers)
+    at = None if block is None or entry is None else block_at(service, entry, block)
+    return JobRow(
+        listener=listener,
+        number=len(task_managers),
+        task_managers=[each.id for each in task_managers],
+        tasks=tasks,
+        block=at,
+        state=host_state(at, tasks, reports=True),
+    )
+
+
+def _lapsed_jobs(service: Service, block: BlockedNode | None, names: Collection[str]) -> Iterator[JobRow]:
+    directory = service.directory
+    for listener, host in directory.last_reports.on_hosts(names):
+        if (entry := directory.get(listener)) is not None:
+            yield _lapsed_job(host, entry.id, entry.listener.lease_end, block)
+
+
+def _lapsed_job(host: TasksOnHost, listener: str, lapsed_at: int, block: BlockedNode | None) -> JobRow:
+    at = None if block is None else BlockAtListener(block, applied=False, refused=None)
+    return JobRow(
+        listener=listener,
+        number=host.task_managers,
+        task_managers=(),
+        tasks=host.tasks,
+        block=at,
+        state=host_state(at, host.tasks, reports=False),
+        lapsed_at=lapsed_at,
+    )
+
+
+# The page of a node: its block and claims, the jobs that run there, what is reported about it, and its changes.
 
 # The history of a node as its page shows it: a page of changes, and the last days as a strip. Bounded.
 
@@ -262,3 +565,12 @@ def _claims_of(owner: str, changes: Sequence[Change]) -> Iterator[tuple[Change, 
     for change in changes:
         if (claim := claim_of(change.claims_after, owner)) is not None:
             yield change, claim
+
+
+# A block as one listener has it.
+
+
+def block_at(service: Service, entry: ListenerEntry, block: BlockedNode) -> BlockAtListener:
+    """Whether the listener has applied the last change of a block, or refuses the block."""
+    revision = service.last_changes.revision_of(block.id, service.view.tracker.revision)
+    return BlockAtListener(block, entry.has_confirmed(revision), entry.refusal_of(block.id))

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
-from typing import Any, Final, TypeVar
+import gzip
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache, partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Request, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup, escape
+
+from app.api.authentication import session_of
+from app.api.authorization import PUBLIC, RequireRole
+from app.auth.credential import ANONYMOUS, Principal
+from app.engine.cached_list import accepts_gzip
+from app.net.urls import URL, TicketLinks, is_http_url
+from app.service import Service, service_of
+from blocklist.model.changes import Author, Source
+from blocklist.model.errors import NotFoundError
+from blocklist.model.node import PERMANENT
+from blocklist.model.roles import Role
 
 T = TypeVar("T")
 
@@ -67,3 +88,352 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
         yield item
         if count % PER_TURN == 0:
             await asyncio.sleep(0)
+
+
+# Renders templates: jinja2, everything is escaped, undefined names are errors.
+
+# The visitor of the page, and what the page offers to them.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Visitor:
+    """`csrf` is sent with every form; `logged_in` shows the button to log out."""
+
+    principal: Principal
+    csrf: str = ""
+    logged_in: bool = False
+
+    def author(self, *, forced: str | None = None) -> Author:
+        """The author of the visitor's changes."""
+        return Author(self.principal.name, Source.PAGE, forced)
+
+    @property
+    def may_change(self) -> bool:
+        return self.principal.role.allows(Role.OPERATOR) and self.principal.owners is None
+
+    @property
+    def may_force(self) -> bool:
+        return self.principal.role.allows(Role.ADMIN)
+
+
+async def _reader(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.READER))]) -> Visitor:
+    return await _visitor(request, principal)
+
+
+async def _operator(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]) -> Visitor:
+    # The page blocks and unblocks for all owners.
+    principal.check_may_unblock()
+    return await _visitor(request, principal)
+
+
+async def _visitor(request: Request, principal: Principal) -> Visitor:
+    """A request with an Authorization header has no session and needs no CSRF token."""
+    if not service_of(request).authenticator.enabled or "authorization" in request.headers:
+        return Visitor(principal=principal)
+    session = await session_of(request)
+    return Visitor(principal=principal, csrf="" if session is None else session.csrf, logged_in=session is not None)
+
+
+ReaderVisitor = Annotated[Visitor, Depends(_reader)]
+OperatorVisitor = Annotated[Visitor, Depends(_operator)]
+
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+"""Nothing from other hosts, nothing inline, no framing."""
+_HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": CONTENT_SECURITY_POLICY}
+
+
+def render_page(
+    request: Request, template: str, visitor: Visitor, status: HTTPStatus = HTTPStatus.OK, **model: object
+) -> Response:
+    """A page, or a fragment of one, from a template in templates/."""
+    service = service_of(request)
+    text = (
+        _environment(service.settings.ticket_links)
+        .get_template(template)
+        .render(
+            visitor=visitor,
+            now=service.clock(),
+            tracker=service.view.tracker,
+            # Not for visitors who have not logged in.
+            share=None if visitor.principal is ANONYMOUS else share_of_cluster(request),
+            database_down_seconds=service.view.age(),
+            **model,
+        )
+    )
+    return Response(text, status, _HEADERS, media_type="text/html; charset=utf-8")
+
+
+def _time(millis: int, text: str, **data: int) -> Markup:
+    """A `<time>` element; page.js updates those with `data-…`."""
+    attributes = Markup("").join(Markup(' data-{}="{}"').format(name, value) for name, value in data.items())
+    datetime = rfc3339(millis)
+    if not datetime:
+        return Markup("<span>{}</span>").format(text)
+    return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(datetime, utc(millis), attributes, text)
+
+
+@pass_context
+def _left(context: Context, end: int) -> Markup:
+    if end == PERMANENT:
+        return Markup('<span class="dim">permanent</span>')
+    return _time(end, left(end, context["now"]), left=end)
+
+
+@pass_context
+def _ago(context: Context, millis: int) -> Markup:
+    return _time(millis, ago(millis, context["now"]), ago=millis)
+
+
+def _utc(millis: int) -> Markup:
+    return _time(millis, utc(millis))
+
+
+@lru_cache(maxsize=8)
+def _environment(tickets: TicketLinks) -> Environment:
+    # One for each setting, as imported macros see no variables of the page.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Any] = {
+        "utc": _utc,
+        "left": _left,
+        "ago": _ago,
+        "duration": duration,
+        "count": count,
+        "links": partial(with_links, tickets),
+    }
+    environment.filters.update(filters)
+    environment.globals.update(static_url=static_url, permanent=PERMANENT, short=short)
+    return environment
+
+
+# The share of the cluster that is blocked, for the header: it counts machines as BLOCKLIST_MAX_BLOCKED_SHARE does.
+
+MAX_AGE_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShare:
+    """How many machines are blocked, of those that listeners report as theirs.
+
+    If none are reported, `known` is 0 and `blocked` counts the whole list: the size of the cluster is unknown.
+    """
+
+    blocked: int
+    known: int
+
+    @property
+    def percent(self) -> str:
+        """`3.5 %`; never 0 or 100 unless that is exact."""
+        share = 100 * self.blocked / self.known
+        if 0 < share < 0.1:
+            return "< 0.1 %"
+        if 99.9 < share < 100:
+            return "> 99.9 %"
+        return f"{share:.1f} %"
+
+
+def share_of_cluster(request: Request) -> ClusterShare:
+    """The share of the service that received the request; to count 10,000 blocked nodes takes some 10 ms."""
+    return shared_of(request).get_now("share", lambda: _share(service_of(request)), MAX_AGE_MS)
+
+
+def _share(service: Service) -> ClusterShare:
+    blocked = service.view.tracker.blocked(service.clock())
+    known = service.usable_nodes.known
+    return ClusterShare(known.count_matching(blocked) if len(known) else len(blocked), len(known))
+
+
+# Links in causes: http(s) URLs, and ids of tickets if BLOCKLIST_TICKET_URL is set. All other text is escaped. Pure.
+
+_CLOSING: Final = {")": "(", "]": "[", "}": "{"}
+_LINK: Final = Markup('<a href="{}" rel="noreferrer">{}</a>')
+
+
+def with_links(tickets: TicketLinks, text: str) -> Markup:
+    """The text as HTML, with links."""
+    return Markup("").join(_parts(tickets, text))
+
+
+def _parts(tickets: TicketLinks, text: str) -> Iterator[Markup]:
+    end = 0
+    for match in URL.finditer(text):
+        url = _without_punctuation(match[0])
+        if is_http_url(url):
+            yield from _with_tickets(tickets, text[end : match.start()])
+            yield _LINK.format(url, url)
+            end = match.start() + len(url)
+    yield from _with_tickets(tickets, text[end:])
+
+
+def _with_tickets(tickets: TicketLinks, text: str) -> Iterator[Markup]:
+    end = 0
+    for match in tickets.pattern.finditer(text) if tickets.pattern is not None else ():
+        if match[0]:
+            yield escape(text[end : match.start()])
+            yield _LINK.format(tickets.url_of(match[0]), match[0])
+            end = match.end()
+    yield escape(text[end:])
+
+
+def _without_punctuation(url: str) -> str:
+    """The URL without what belongs to the sentence: a full stop, or the bracket that closes around it."""
+    while url[-1] in ".,;:!?*_~" or (url[-1] in _CLOSING and url.count(_CLOSING[url[-1]]) < url.count(url[-1])):
+        url = url[:-1]
+    return url
+
+
+# Static files: a fixed set, read at start, each with a URL that changes with its content.
+
+router = APIRouter(dependencies=[PUBLIC], include_in_schema=False)
+
+FOLDER: Final = Path(__file__).with_name("static")
+_TYPES: Final = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_YEAR: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """A file with its media type."""
+
+    body: bytes
+    type: str
+
+    @cached_property
+    def version(self) -> str:
+        return hashlib.blake2b(self.body, digest_size=6).hexdigest()
+
+    @cached_property
+    def zipped(self) -> bytes:
+        return gzip.compress(self.body, compresslevel=6, mtime=0)
+
+
+def _read() -> dict[str, StaticFile]:
+    paths = [path for path in FOLDER.rglob("*") if path.suffix in _TYPES]
+    return {
+        path.relative_to(FOLDER).as_posix(): StaticFile(path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(paths)
+    }
+
+
+FILES: Final = _read()
+
+
+def static_url(name: str) -> str:
+    """The URL of a static file, including its version, so that caches may keep it permanently."""
+    return f"/static/{name}?v={FILES[name].version}"
+
+
+@router.head("/static/{name:path}")
+@router.get("/static/{name:path}")
+async def get_static(request: Request, name: str, v: str = "") -> Response:
+    """The file; cacheable for a year if the URL names its current version."""
+    file = FILES.get(name)
+    if file is None:
+        raise NotFoundError("There is no such file.")
+    headers = {
+        "Cache-Control": _YEAR if v == file.version else "no-cache",
+        "ETag": f'"{file.version}"',
+        "Vary": "Accept-Encoding",
+    }
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    body = file.body
+    if accepts_gzip(request.headers.get("accept-encoding", "").encode("latin-1")):
+        headers["Content-Encoding"] = "gzip"
+        # In a thread, because the first compression of the largest file is slow.
+        body = await asyncio.to_thread(lambda: file.zipped)
+    return Response(body, headers=headers, media_type=file.type)
+
+
+# Formats times and durations for people. Pure; Unix milliseconds in, UTC out.
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_MAX_MILLIS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that datetime supports."""
+
+
+def utc(millis: int) -> str:
+    """`2026-11-21 18:14:12`; a word for times that datetime does not support."""
+    if 0 <= millis <= _MAX_MILLIS:
+        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "permanent" if millis == PERMANENT else "out of range"
+
+
+def short(millis: int) -> str:
+    """`21 Nov 18:14`: for charts, where the year is obvious."""
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%d %b %H:%M").removeprefix("0")
+
+
+def rfc3339(millis: int) -> str:
+    """RFC 3339, for `<time datetime>`; empty for times that datetime does not support."""
+    return utc(millis).replace(" ", "T") + "Z" if 0 <= millis <= _MAX_MILLIS else ""
+
+
+def duration(millis: int) -> str:
+    """The two largest units of a duration, as in `1 h 59 min`, to the nearest second."""
+    seconds = (max(0, millis) + 500) // 1000
+    for place, (size, unit) in enumerate(_UNITS):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            text = f"{whole:,} {unit}"
+            smaller = _UNITS[place + 1 : place + 2]
+            more = [f"{rest // size} {unit}" for size, unit in smaller if rest >= size]
+            return " ".join([text, *more])
+    return "0 s"
+
+
+def left(end: int, now: int) -> str:
+    """The time left until the end of a block."""
+    return "permanent" if end == PERMANENT else f"{duration(end - now)} left"
+
+
+def ago(millis: int, now: int) -> str:
+    """The time since `millis`."""
+    return f"{duration(now - millis)} ago"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 node`, `2,000 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# Long tables: the first rows, and how many there are.
+
+R = TypeVar("R")
+
+MAX_ROWS: Final = 50
+"""Maximum number of rows of a table that is one of several on a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt(Generic[R]):
+    """At most MAX_ROWS rows, and the number of all."""
+
+    rows: Sequence[R]
+    total: int
+
+    @classmethod
+    def of(cls, items: Iterable[R]) -> Self:
+        """The first of these."""
+        found = list(items)
+        return cls(found[:MAX_ROWS], len(found))
+
+    @property
+    def more(self) -> int:
+        """The number of rows that are left out."""
+        return self.total - len(self.rows)

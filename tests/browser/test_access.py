@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.page.render import CONTENT_SECURITY_POLICY
+from app.page.shared import CONTENT_SECURITY_POLICY
 from tests.browser.browsing import monitored
 from tests.browser.conftest import SecuredService, log_in
 from tests.integration.bodies import all_changes, block

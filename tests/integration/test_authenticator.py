@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from app.auth import admin_token_file
-from app.auth.admin_token_file import AdminTokenFileError
-from app.auth.authenticator import Authenticator
-from app.auth.credential import Credential
-from app.auth.principal import Principal
+from app.auth.authenticator import (
+    TOKEN_PATTERN,
+    AdminTokenFileError,
+    Authenticator,
+    LastAdminError,
+    create_admin_token_file,
+    generate_token,
+    read_admin_token_file,
+)
+from app.auth.credential import Credential, Principal
 from app.auth.sessions import LIFETIME_MS, Sessions
-from app.auth.tokens import TOKEN_PATTERN, LastAdminError, generate_token
 from app.main import unix_millis
 from app.store.database import make_store
 from app.store.migration import migrate
@@ -27,11 +31,11 @@ from tests.integration.process import url_of
 class TestAdminFile:
     def test_it_is_created_once_for_its_owner_only(self, tmp_path: Path) -> None:
         path = tmp_path / "token"
-        assert admin_token_file.create(path)
+        assert create_admin_token_file(path)
         assert path.stat().st_mode & 0o777 == 0o600
-        assert TOKEN_PATTERN.fullmatch(admin_token_file.read(path))
+        assert TOKEN_PATTERN.fullmatch(read_admin_token_file(path))
         before = path.read_text()
-        assert not admin_token_file.create(path)
+        assert not create_admin_token_file(path)
         assert path.read_text() == before
 
     @pytest.mark.parametrize("text", ["", "short", "x" * 31, "two words of more than thirty-two characters", "é" * 40])
@@ -40,20 +44,20 @@ class TestAdminFile:
         path.write_text(text)
         path.chmod(0o600)
         with pytest.raises(AdminTokenFileError) as caught:
-            admin_token_file.read(path)
+            read_admin_token_file(path)
         assert not text or text not in str(caught.value)
 
     @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
     def test_a_file_that_all_users_can_access_is_refused(self, tmp_path: Path, mode: int) -> None:
         path = tmp_path / "token"
-        admin_token_file.create(path)
+        create_admin_token_file(path)
         path.chmod(mode)
         with pytest.raises(AdminTokenFileError, match="chmod 600"):
-            admin_token_file.read(path)
+            read_admin_token_file(path)
 
     def test_a_missing_folder_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(AdminTokenFileError, match="cannot be created"):
-            admin_token_file.create(tmp_path / "missing" / "token")
+            create_admin_token_file(tmp_path / "missing" / "token")
 
 
 class FakeStream:

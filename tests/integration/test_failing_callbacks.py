@@ -22,11 +22,10 @@ from app.listeners.push import Pusher
 from app.logs import ChangeLogWriter
 from app.main import create_app
 from app.metrics import Metrics
-from app.notices import observer
+from app.notices import grouping
 from app.notices.notifier import Notifier
 from app.notices.observer import NoticeGroups
-from app.page.groups import grouped_page
-from app.page.list_model import list_page, parse_filter
+from app.page.list import grouped_page, list_page, parse_filter
 from app.page.shared import SharedValues
 from app.service import Service
 from app.settings import Settings
@@ -297,7 +296,7 @@ class TestNotices:
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
     ) -> None:
         monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
-        monkeypatch.setattr(observer, "WINDOW_SECONDS", 0.0)
+        monkeypatch.setattr(grouping, "WINDOW_SECONDS", 0.0)
         with receiving_notices() as target, serve(notify_url=target.url) as client:
             failures: list[int] = []
             failures = break_method(monkeypatch, NoticeGroups, "due", when=lambda *_, **__: len(failures) < 1)

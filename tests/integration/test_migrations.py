@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import inspect
 from sqlalchemy.engine import Inspector
 
-from app.auth import admin_token_file
+from app.auth.authenticator import create_admin_token_file
 from app.listeners import replication
 from app.main import create_app
 from app.settings import Settings
@@ -314,7 +314,7 @@ class TestWhileAServiceRuns:
         self, start_in_process: StartInProcess, postgres: PostgresServer, tmp_path: Path
     ) -> None:
         admin = tmp_path / "admin.token"
-        admin_token_file.create(admin)
+        create_admin_token_file(admin)
         service = start_in_process(auth="tokens", admin_token_file=str(admin))
         name = service.settings.database_url.partition("?")[0].rpartition("/")[2]
         with service.client(Authorization=f"Bearer {admin.read_text().strip()}") as client:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from app.page.listener_model import MAX_UNCACHED, MS_PER_HOST, PAGE_SIZE
+from app.page.listeners import MAX_UNCACHED, MS_PER_HOST, PAGE_SIZE
 from blocklist.model.listener import LEASE_SECONDS
 from tests.integration.bodies import EVACUATE, MARK, block
 from tests.integration.in_process import ManualClock, running_service

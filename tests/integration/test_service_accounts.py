@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.auth import service_accounts
+from app.auth import oidc
 from app.settings import SettingsError, read_settings
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
@@ -64,7 +64,7 @@ def secured(
         "oidc_audience": AUDIENCE,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service_accounts, "FOLDER", account)
+        patch.setattr(oidc, "FOLDER", account)
         patch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         patch.setenv("KUBERNETES_SERVICE_PORT", issuer.url.rpartition(":")[2])
         with secured_in_process(tmp_path_factory.mktemp("service"), databases, **settings) as secured:
@@ -148,7 +148,7 @@ class TestStart:
     ) -> None:
         settings = {"auth": "tokens", "service_account_audience": "a", "service_account_roles": "a/b=reader"}
         settings["database_url"] = database_url
-        monkeypatch.setattr(service_accounts, "FOLDER", tmp_path)
+        monkeypatch.setattr(oidc, "FOLDER", tmp_path)
         message = refusal(**settings)
         assert "token cannot be read" in message
         assert "automountServiceAccountToken: true" in message
@@ -164,7 +164,7 @@ class TestStart:
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its rules would replace the roles of ServiceAccounts."""
-        monkeypatch.setattr(service_accounts, "FOLDER", tmp_path)
+        monkeypatch.setattr(oidc, "FOLDER", tmp_path)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
         with running_issuer() as issuer:

@@ -12,7 +12,7 @@ from typing import Final
 import httpx
 import pytest
 
-from app.auth import admin_token_file
+from app.auth.authenticator import create_admin_token_file
 from app.store.rows import UnreadableRowError
 from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list
@@ -205,7 +205,7 @@ class TestAccess:
         self, start_in_process: StartInProcess, tmp_path: Path
     ) -> None:
         file = tmp_path / "admin.token"
-        admin_token_file.create(file)
+        create_admin_token_file(file)
         service = start_in_process(auth="tokens", admin_token_file=str(file))
         with service.client(Authorization=f"Bearer {file.read_text().strip()}") as admin:
             damaged = admin.post("/tokens", json={"name": "damaged", "role": "reader"}).json()

@@ -7,9 +7,8 @@ import re
 import pytest
 
 from app.auth import oidc
-from app.auth.credential import Credential
-from app.auth.principal import AUTH_DISABLED
-from app.auth.tokens import TOKEN_PATTERN, bearer_token, generate_token
+from app.auth.authenticator import TOKEN_PATTERN, bearer_token, generate_token
+from app.auth.credential import AUTH_DISABLED, Credential
 from app.net.addresses import Networks, check_secure_url, is_loopback
 from app.net.service_account_roles import ServiceAccountRoles
 from blocklist.model.errors import InvalidError

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from app.page.block_intervals import HOUR, OTHERS, BlockInterval, buckets, by_cause, cause_group, intervals
-from app.page.charts import WIDTH, axis_maximum, blocked_chart, causes_chart
+from app.page.history import (
+    HOUR,
+    OTHERS,
+    WIDTH,
+    BlockInterval,
+    axis_maximum,
+    blocked_chart,
+    buckets,
+    by_cause,
+    cause_group,
+    causes_chart,
+    intervals,
+)
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 

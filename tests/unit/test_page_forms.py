@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.page.forms import FormError, initial_form, parse_block_form
-from app.page.time_format import ago, count, duration, left, rfc3339, short, utc
+from app.page.shared import ago, count, duration, left, rfc3339, short, utc
 from blocklist.model.node import MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_795_276_800_000

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.page.groups import BlockGroup, OwnedBlock, group_blocks
+from app.page.list import BlockGroup, OwnedBlock, group_blocks
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_795_276_800_000

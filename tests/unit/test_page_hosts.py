@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.listeners.reports import TasksOnHost, tasks_by_host, total_tasks
-from app.page.excerpt import MAX_ROWS, Excerpt
-from app.page.host_rows import BlockAtListener, HostState, count_states, host_rows, host_state
+from app.page.node import BlockAtListener, HostState, count_states, host_rows, host_state
+from app.page.shared import MAX_ROWS, Excerpt
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, TaskCount
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.net.urls import TicketLinks
-from app.page.render import with_links
+from app.page.shared import with_links
 
 TICKETS = TicketLinks.parse("https://tickets.example.com/browse/{id}", "[A-Z][A-Z0-9]+-[0-9]+")
 HOSTILE = (

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from app.page.map_cache import BlockedHost, HostMap, Hosts
-from app.page.map_routes import timeline_lines
-from app.page.map_rows import BY_NAME, MAX_ROW, UNREPORTED, Group, group_of, map_rows, natural_order
-from app.page.map_states import LEGENDS, BlockReports, MapState, state_of_blocked
+from app.page.map import (
+    BY_NAME,
+    LEGENDS,
+    MAX_ROW,
+    UNREPORTED,
+    BlockedHost,
+    BlockReports,
+    Group,
+    HostMap,
+    Hosts,
+    MapState,
+    group_of,
+    map_rows,
+    natural_order,
+    state_of_blocked,
+    timeline_lines,
+)
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, TaskCount
 

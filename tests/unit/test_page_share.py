@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.page.render import ClusterShare
+from app.page.shared import ClusterShare
 
 
 @pytest.mark.parametrize(

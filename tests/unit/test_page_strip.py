@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.page.charts import WIDTH
+from app.page.history import WIDTH
 from app.page.node import BlockStrip, block_strip
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

@@ -4,7 +4,7 @@
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 const offset = Number(document.body.dataset.now) - Date.now();
 
-// Same format as duration() in time_format.py.
+// Same format as duration() in shared.py.
 function duration(millis) {
   const seconds = Math.round(Math.max(0, millis) / 1000);
   const place = UNITS.findIndex(([size]) => seconds >= size);

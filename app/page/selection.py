@@ -15,14 +15,20 @@ from fastapi.responses import RedirectResponse
 
 from app.api.change import submit_within_limits
 from app.engine.handler import Command
-from app.page.block_routes import force_reason
-from app.page.errors import HtmlRoute
-from app.page.forms import FIELDS, Form, FormError, SubmittedForm, form_cause, initial_form, parse_until, read_pairs
-from app.page.groups import groups_of
-from app.page.list_model import matching_nodes, parse_filter
-from app.page.preview import Preview, PreviewResult, preview_command, seen_of
-from app.page.render import render_page
-from app.page.visitor import OperatorVisitor, Visitor
+from app.page.change import Preview, PreviewResult, force_reason, preview_command, seen_of
+from app.page.forms import (
+    FIELDS,
+    Form,
+    FormError,
+    HtmlRoute,
+    SubmittedForm,
+    form_cause,
+    initial_form,
+    parse_until,
+    read_pairs,
+)
+from app.page.list import groups_of, matching_nodes, parse_filter
+from app.page.shared import OperatorVisitor, Visitor, render_page
 from app.service import Service, service_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError

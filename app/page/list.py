@@ -1,0 +1,439 @@
+"""The list as the page shows it: filtered, sorted, in pages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.applied import task_managers_on
+from app.listeners.state import ListenerEntry
+from app.page.forms import HtmlRoute
+from app.page.history import cause_group
+from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
+from app.service import Service, service_of
+from blocklist.model.claims import ANONYMOUS
+from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode, TaskCount
+from blocklist.model.tracker import claims_on, find_blocked
+
+PAGE_SIZE: Final = 100
+"""Rows of a page: few enough to render without a noticeable delay."""
+_SORT_KEYS: Final[dict[str, Callable[[BlockedNode], Any]]] = {
+    "node": lambda node: node.id,
+    "since": lambda node: -node.start,
+    "end": lambda node: node.end,
+}
+_MAX_TEXT: Final = 300
+_PAGE_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+SORTS: Final = tuple(_SORT_KEYS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListFilter:
+    """Text in the id or cause, action, author; sort order; page. With `group` "cause", a row is a group of nodes."""
+
+    q: str = ""
+    action: str = ""
+    by: str = ""
+    sort: str = "since"
+    group: str = ""
+    page: int = 1
+
+    def at_page(self, page: int) -> ListFilter:
+        """The same, with this page."""
+        return replace(self, page=page)
+
+    def query(self, **other: object) -> str:
+        """The query string, without default values."""
+        defaults = ListFilter()
+        own = {"q": self.q, "action": self.action, "by": self.by, "sort": self.sort, "group": self.group, "page": 1}
+        list_filter = own | other
+        changed = {name: value for name, value in list_filter.items() if value != getattr(defaults, name)}
+        return f"?{urlencode(changed)}" if changed else ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it excludes any node."""
+        return bool(self.q or self.action or self.by)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListRow:
+    """A blocked node; `applied` of `listeners` have its last change, `tasks` run there."""
+
+    node: BlockedNode
+    created_by: str | None
+    task_managers: int
+    tasks: TaskCount
+    applied: int
+    listeners: int
+
+    @property
+    def evacuates(self) -> bool:
+        return self.node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+    @property
+    def settled(self) -> bool:
+        """All listeners have applied the block, and no task runs there if the node is evacuated."""
+        return self.applied == self.listeners and not (self.evacuates and self.tasks.may_run)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListPage:
+    """A page of the list. `blocked` and `evacuated` count the whole list, `matched` the filtered one."""
+
+    rows: Sequence[ListRow]
+    filter: ListFilter
+    blocked: int
+    evacuated: int
+    matched: int
+    authors: Sequence[str]
+    listeners: int
+
+    @property
+    def first(self) -> int:
+        return (self.filter.page - 1) * PAGE_SIZE + 1
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.matched // PAGE_SIZE))
+
+    @property
+    def settled(self) -> bool:
+        return all(row.settled for row in self.rows)
+
+
+def list_page(service: Service, list_filter: ListFilter) -> ListPage:
+    """The current list."""
+    nodes = list(service.view.tracker.blocked(service.clock()).values())
+    matched = _sorted(service, nodes, list_filter)
+    last = max(1, -(-len(matched) // PAGE_SIZE))
+    list_filter = list_filter.at_page(min(list_filter.page, last))
+    shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
+    live = service.directory.live()
+    acked = sorted(entry.confirmed_revision for entry in live)
+    refusals = _refusals(live, shown)
+    return ListPage(
+        rows=[_row(service, node, acked, refusals.get(node.id, ())) for node in shown],
+        filter=list_filter,
+        blocked=len(nodes),
+        evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
+        matched=len(matched),
+        authors=authors_of(service, nodes),
+        listeners=len(acked),
+    )
+
+
+def matching_nodes(service: Service, list_filter: ListFilter) -> list[BlockedNode]:
+    """The blocked nodes that match the filter, sorted."""
+    return _sorted(service, list(service.view.tracker.blocked(service.clock()).values()), list_filter)
+
+
+def parse_filter(params: Mapping[str, str]) -> ListFilter:
+    """The filter in a query; invalid values are ignored, so that every link works."""
+    action, sort, page = params.get("action", ""), params.get("sort", ""), params.get("page", "")
+    return ListFilter(
+        q=params.get("q", "").strip()[:_MAX_TEXT],
+        action=action if action in ACTION_BY_NAME else "",
+        by=params.get("by", "")[:_MAX_TEXT],
+        sort=sort if sort in SORTS else "since",
+        group="cause" if params.get("group") == "cause" else "",
+        page=max(1, int(page)) if _PAGE_NUMBER.fullmatch(page) else 1,
+    )
+
+
+def _sorted(service: Service, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
+    key = _SORT_KEYS[list_filter.sort]
+    return sorted(_filtered(service, nodes, list_filter), key=lambda node: (key(node), node.id))
+
+
+def _filtered(service: Service, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
+    text, action = list_filter.q.casefold(), ACTION_BY_NAME.get(list_filter.action)
+    return [
+        node
+        for node in nodes
+        if (not text or text in node.id.casefold() or text in node.cause.casefold())
+        and (action is None or node.action is action)
+        and (not list_filter.by or list_filter.by == service.last_changes.created_by(node.id))
+    ]
+
+
+def _refusals(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> dict[str, list[int]]:
+    """For each refused node, the acknowledged revisions of the listeners that refuse it."""
+    refusals = defaultdict[str, list[int]](list)
+    for entry in live:
+        for node in shown if entry.refused else ():
+            if entry.refusal_of(node.id) is not None:
+                refusals[node.id].append(entry.confirmed_revision)
+    return refusals
+
+
+def _row(service: Service, node: BlockedNode, acked: Sequence[int], refusals: Sequence[int]) -> ListRow:
+    """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
+    last_changes = service.last_changes
+    revision = last_changes.revision_of(node.id, service.view.tracker.revision)
+    task_managers = task_managers_on(service, node.id)
+    return ListRow(
+        node=node,
+        created_by=last_changes.created_by(node.id),
+        task_managers=len(task_managers),
+        tasks=TaskCount.of(each.running_tasks for each in task_managers),
+        applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in refusals),
+        listeners=len(acked),
+    )
+
+
+def authors_of(service: Service, nodes: Sequence[BlockedNode]) -> list[str]:
+    """The authors of the blocks, sorted, at most a hundred."""
+    names = {service.last_changes.created_by(node.id) for node in nodes}
+    return sorted(name for name in names if name is not None)[:100]
+
+
+# The list at /, by node or by cause; its table and the header's share, which the page reloads after a change.
+
+router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
+
+
+@router.get("/")
+async def get_list(request: Request, visitor: ReaderVisitor) -> Response:
+    """The whole page."""
+    return await _render(request, visitor, "list.html.j2")
+
+
+@router.get("/page/list")
+async def get_table(request: Request, visitor: ReaderVisitor) -> Response:
+    return await _render(request, visitor, "_list.html.j2")
+
+
+async def _render(request: Request, visitor: Visitor, template: str) -> Response:
+    service, list_filter = service_of(request), parse_filter(request.query_params)
+    listing = (
+        await grouped_page(service, shared_of(request), list_filter)
+        if list_filter.group
+        else list_page(service, list_filter)
+    )
+    return render_page(request, template, visitor, listing=listing, base=str(request.base_url).rstrip("/"))
+
+
+# The share of the cluster in the header, which the page reloads after a change.
+
+
+@router.get("/page/share")
+async def get_share(request: Request, visitor: ReaderVisitor) -> Response:
+    """The element of the header only."""
+    return render_page(request, "_share.html.j2", visitor)
+
+
+# The list by cause and owner: how many nodes each group has, where, and which listeners have applied all of it.
+#
+# The cause of a group is the first part of a block's cause, as in the charts of the history: text after a colon is a
+# detail. The owner is that of the block's oldest claim, up to a slash: each alert has an owner of its own, and a
+# storm of them is one group.
+
+GROUPS_PER_PAGE: Final = 30
+"""Groups of a page."""
+MAX_AGE_MS: Final = 2000
+"""All visitors share one computation for this long, unless the list changes."""
+RACK_LABEL: Final = "rack"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedBlock:
+    """A block, and the owner of its oldest claim."""
+
+    node: BlockedNode
+    owner: str
+
+    @property
+    def owners(self) -> str:
+        """`alertmanager/*` for `alertmanager/809c736d`: all owners of this kind; any other owner as it is."""
+        kind, slash, _ = self.owner.partition("/")
+        return f"{kind}/*" if slash else kind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockGroup:
+    """The blocks of a group, by their start. `owner` may be `alertmanager/*`, for all owners of this kind."""
+
+    cause: str
+    owner: str
+    nodes: Sequence[BlockedNode]
+
+    @property
+    def common_cause(self) -> str | None:
+        """The whole cause of each block; None if they differ in details or further causes."""
+        causes = {node.cause for node in self.nodes}
+        return causes.pop() if len(causes) == 1 else None
+
+    @property
+    def first(self) -> int:
+        """The earliest start (Unix ms)."""
+        return self.nodes[0].start
+
+    @property
+    def last(self) -> int:
+        """The latest start (Unix ms)."""
+        return self.nodes[-1].start
+
+    @property
+    def earliest_end(self) -> int:
+        return min(node.end for node in self.nodes)
+
+    @property
+    def latest_end(self) -> int:
+        return max(node.end for node in self.nodes)
+
+    @property
+    def evacuated(self) -> int:
+        """The number of nodes that are evacuated."""
+        return sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in self.nodes)
+
+    @property
+    def canaries(self) -> int:
+        """The number of nodes on which an executor of each Spark application may stay."""
+        return sum(node.canary for node in self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupRow:
+    """A group as it is shown. `racks` has the number of nodes of each rack, `no_rack` those whose rack is not known.
+
+    Of the `listeners` that are live, `pending` have not applied the last change of each of its nodes yet, and `refused`
+    do not carry out a block of it.
+    """
+
+    group: BlockGroup
+    racks: Sequence[tuple[str, int]]
+    no_rack: int
+    listeners: int
+    pending: Sequence[str]
+    refused: Sequence[str]
+    task_managers: int
+    tasks: TaskCount
+
+    @property
+    def applied(self) -> int:
+        """The number of listeners that have applied the whole group."""
+        return self.listeners - len(self.pending) - len(self.refused)
+
+    @property
+    def settled(self) -> bool:
+        """All listeners have applied it, and no task runs on a node that is evacuated."""
+        return self.applied == self.listeners and not (self.group.evacuated and self.tasks.may_run)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupedPage:
+    """A page of the groups of the `matched` nodes, of all that are `blocked`, at a revision; `total` counts groups."""
+
+    rows: Sequence[GroupRow]
+    filter: ListFilter
+    revision: int
+    blocked: int
+    matched: int
+    total: int
+    authors: Sequence[str]
+
+    @property
+    def pages(self) -> int:
+        return _pages(self.total)
+
+    @property
+    def settled(self) -> bool:
+        return all(row.settled for row in self.rows)
+
+
+async def grouped_page(service: Service, shared: SharedValues, list_filter: ListFilter) -> GroupedPage:
+    """The groups of the nodes that match, at most MAX_AGE_MS old and with all changes of the list."""
+
+    async def compute() -> GroupedPage:
+        revision, groups = service.view.tracker.revision, await groups_of(service, list_filter)
+        page = min(list_filter.page, _pages(len(groups)))
+        refused = await refused_nodes(service)
+        shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+        nodes = list(service.view.tracker.blocked(service.clock()).values())
+        return GroupedPage(
+            rows=[await _group_row(service, group, refused) for group in shown],
+            filter=list_filter.at_page(page),
+            revision=revision,
+            blocked=len(nodes),
+            matched=sum(len(group.nodes) for group in groups),
+            total=len(groups),
+            authors=authors_of(service, nodes),
+        )
+
+    # Whoever has just changed something sees the change.
+    key = "groups", list_filter, service.view.tracker.revision
+    return await shared.get(key, compute, lambda _: MAX_AGE_MS)
+
+
+async def groups_of(service: Service, list_filter: ListFilter) -> list[BlockGroup]:
+    """The groups of the nodes that match."""
+    tracker, now = service.view.tracker, service.clock()
+    blocks = []
+    async for node in in_turns(matching_nodes(service, list_filter)):
+        claims = claims_on(tracker, node, now) if tracker.get(node.id) is node else ()
+        blocks.append(OwnedBlock(node, claims[0].owner if claims else ANONYMOUS))
+    # In a thread, because of 10,000 blocks this takes some 25 ms.
+    return await asyncio.to_thread(group_blocks, blocks)
+
+
+def group_blocks(blocks: Iterable[OwnedBlock]) -> list[BlockGroup]:
+    """The groups, the one with the latest block first."""
+    groups: dict[tuple[str, str], list[BlockedNode]] = {}
+    for block in blocks:
+        groups.setdefault((cause_group(block.node.cause), block.owners), []).append(block.node)
+    found = [
+        BlockGroup(cause=cause, owner=owner, nodes=sorted(nodes, key=lambda node: (node.start, node.id)))
+        for (cause, owner), nodes in groups.items()
+    ]
+    return sorted(found, key=lambda group: (-group.last, group.cause, group.owner))
+
+
+async def refused_nodes(service: Service) -> list[tuple[ListenerEntry, set[str]]]:
+    """The live listeners, by id, with the blocked nodes that each refuses under any name."""
+    tracker, now = service.view.tracker, service.clock()
+    found = []
+    for entry in sorted(service.directory.live(), key=lambda entry: entry.id):
+        nodes = set[str]()
+        async for name in in_turns(list(entry.refused)):
+            nodes.update(node.id for node in find_blocked(tracker, name, now))
+        found.append((entry, nodes))
+    return found
+
+
+async def _group_row(
+    service: Service, group: BlockGroup, refused: Sequence[tuple[ListenerEntry, set[str]]]
+) -> GroupRow:
+    newest = service.view.tracker.revision
+    revision, racks, running, task_managers = 0, Counter[str](), list[int | None](), 0
+    async for node in in_turns(group.nodes):
+        revision = max(revision, service.last_changes.revision_of(node.id, newest))
+        racks[service.inventory.labels_of(node.id).get(RACK_LABEL, "")] += 1
+        there = task_managers_on(service, node.id)
+        task_managers += len(there)
+        running += [each.running_tasks for each in there]
+    names = {node.id for node in group.nodes}
+    refusing = [entry.id for entry, nodes in refused if entry.has_confirmed(revision) and not names.isdisjoint(nodes)]
+    no_rack = racks.pop("", 0)
+    return GroupRow(
+        group=group,
+        racks=sorted(racks.items(), key=lambda rack: (-rack[1], rack[0])),
+        no_rack=no_rack,
+        listeners=len(refused),
+        pending=[entry.id for entry, _ in refused if not entry.has_confirmed(revision)],
+        refused=refusing,
+        task_managers=task_managers,
+        tasks=TaskCount.of(running),
+    )
+
+
+def _pages(groups: int) -> int:
+    return max(1, -(-groups // GROUPS_PER_PAGE))
