@@ -16,20 +16,18 @@ from app.api import (
     alertmanager,
     changes,
     claims,
-    drift,
-    evidence,
     health,
     inventory,
     listeners,
     listing,
     node_status,
     nodes,
-    problems,
+    responses,
     spark,
     tokens,
 )
 from app.api.openapi import install_openapi
-from app.api.problems import problem_for
+from app.api.responses import problem_for
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.fast_table import TableResponses
@@ -51,8 +49,6 @@ _PARTS: Final = (
     listing,
     changes,
     listeners,
-    drift,
-    evidence,
     alertmanager,
     health,
     tokens,
@@ -99,7 +95,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         openapi_url=None,
         telemetry=telemetry_config(settings),
     )
-    problems.install_handlers(app)
+    responses.install_handlers(app)
     if host_policy is not None:
         app.add_middleware(HostCheck, policy=host_policy)
     for part in _PARTS:

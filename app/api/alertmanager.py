@@ -8,10 +8,9 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
-from app.api.authorization import Operator, author
-from app.api.problems import problem_responses
+from app.api.authentication import Operator, author
 from app.api.request_body import body_schema, parse_in_turns, read_body
-from app.api.responses import JsonResponse
+from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError

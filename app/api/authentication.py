@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from fastapi import Request
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+from starlette.routing import BaseRoute
 
 from app.api.request_body import MAX_NODE_BODY
-from app.auth.credential import AUTH_DISABLED, PRINCIPAL_KEY, Credential, Principal, Stream
+from app.auth.credential import ANONYMOUS, AUTH_DISABLED, PRINCIPAL_KEY, Credential, Principal, Stream
 from app.auth.sessions import COOKIE, Session
+from app.net.addresses import client_address
 from app.service import Service, service_of
+from app.watch import ClientKey, ClientSlots
+from blocklist.model.changes import Author, Source
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
+from blocklist.model.roles import Role
 
 CSRF_HEADER: Final = "x-csrf-token"
 CSRF_FIELD: Final = "csrf_token"
@@ -149,3 +156,74 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
     if not name.strip() or len(name) > _MAX_NAME:
         raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {_MAX_NAME} characters.")
     return replace(principal, name=name, subject=None)
+
+
+# The role that a route requires. A test fails if a route declares none.
+
+
+class RequireRole:
+    """A dependency that returns the principal if it has the role; None: the route is public.
+
+    Raises UnauthorizedError, ForbiddenError.
+    """
+
+    def __init__(self, role: Role | None) -> None:
+        self.role = role
+
+    async def __call__(self, request: Request) -> Principal:
+        if self.role is None:
+            return ANONYMOUS
+        principal = await authenticate(request)
+        if not principal.role.allows(self.role):
+            raise ForbiddenError(f"This requires the role {self.role.value}; yours is {principal.role.value}.")
+        return principal
+
+
+PUBLIC: Any = Depends(RequireRole(None))
+"""For routes that need no credentials."""
+REQUIRE_READER: Any = Depends(RequireRole(Role.READER))
+"""For routers of reads; a route that does more declares a second requirement."""
+Reader = Annotated[Principal, Depends(RequireRole(Role.READER))]
+REQUIRE_LISTENER: Any = Depends(RequireRole(Role.LISTENER))
+ListenerRole = Annotated[Principal, Depends(RequireRole(Role.LISTENER))]
+Operator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
+Admin = Annotated[Principal, Depends(RequireRole(Role.ADMIN))]
+
+
+def author(
+    principal: Principal, source: Source = Source.REQUEST, *, forced: str | None = None, request_id: str | None = None
+) -> Author:
+    """The author of the changes that a request makes."""
+    return Author(principal.name, source, forced, request_id)
+
+
+def required_role(route: BaseRoute) -> Role | None:
+    """The role that a route requires; None if it is public. Raises LookupError if it declares none."""
+    dependant = getattr(route, "dependant", None)
+    requirements = list(_requirements(dependant)) if isinstance(dependant, Dependant) else []
+    if not requirements:
+        raise LookupError(f"The route {getattr(route, 'path', route)} declares no role.")
+    roles = [requirement.role for requirement in requirements if requirement.role]
+    return max(roles, key=lambda role: role.rank, default=None)
+
+
+def _requirements(dependant: Dependant) -> Iterator[RequireRole]:
+    if isinstance(dependant.call, RequireRole):
+        yield dependant.call
+    for dependency in dependant.dependencies:
+        yield from _requirements(dependency)
+
+
+# Limits the number of requests that one client holds open (waits and watches).
+
+
+async def slots_of(request: Request) -> ClientSlots:
+    """The slots of the client that sent the request. Raises UnavailableError if all of them are in use."""
+    principal = await authenticate(request)
+    return service_of(request).stream_quota.slots_of(ClientKey(principal.name, _address(request)))
+
+
+def _address(request: Request) -> str:
+    peer = request.client.host if request.client is not None else ""
+    proxies = service_of(request).trusted_proxies
+    return client_address(peer, request.headers.getlist("x-forwarded-for"), proxies)

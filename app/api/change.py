@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator
 
-from app.api.applied import task_managers_on
-from app.api.authorization import Operator, author
-from app.api.node_status import Prefer, requested_wait, wait_until_applied
+from app.api.authentication import Operator, author
+from app.api.node_status import Prefer, requested_wait, task_managers_on, wait_until_applied
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
 from app.engine.handler import Command, Outcome

@@ -9,13 +9,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator
 from starlette.types import Receive, Send
 
-from app.api.authentication import end_with_credential
-from app.api.authorization import REQUIRE_READER
-from app.api.client_quota import slots_of
+from app.api.authentication import REQUIRE_READER, end_with_credential, slots_of
 from app.api.parameters import Limit, MinRevision, Revision, Timestamp
-from app.api.problem_bodies import CompactedProblem
-from app.api.problems import problem_responses
-from app.api.responses import JsonResponse
+from app.api.responses import CompactedProblem, JsonResponse, problem_responses
 from app.service import service_of
 from app.store.history_queries import ChangeFilter
 from app.store.store import ChangePage, Store

@@ -12,12 +12,10 @@ from typing import Annotated, Any, Final, NamedTuple
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from app.api.authorization import REQUIRE_READER
+from app.api.authentication import REQUIRE_READER
 from app.api.change import Blocking, Freeing, RequestedChange, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp, list_at
-from app.api.problem_bodies import CompactedProblem
-from app.api.problems import problem_responses
 from app.api.request_body import (
     EMPTY_BODY,
     MAX_NODE_BODY,
@@ -28,7 +26,7 @@ from app.api.request_body import (
     read_body,
     require_empty_body,
 )
-from app.api.responses import FROM_MEMORY, JsonResponse
+from app.api.responses import FROM_MEMORY, CompactedProblem, JsonResponse, problem_responses
 from app.engine.dismissals import Dismissal, Dismissals
 from app.engine.handler import Command, Outcome
 from app.requests import ClaimRequest

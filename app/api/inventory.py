@@ -10,11 +10,10 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import AfterValidator
 
-from app.api.applied import task_managers_on
-from app.api.authorization import REQUIRE_READER
+from app.api.authentication import REQUIRE_READER
+from app.api.node_status import task_managers_on
 from app.api.parameters import Limit, NodeId
-from app.api.problems import problem_responses
-from app.api.responses import FROM_MEMORY, JsonResponse, age_header, revision_headers
+from app.api.responses import FROM_MEMORY, JsonResponse, age_header, problem_responses, revision_headers
 from app.api.selection import ReadSelector, warnings_of
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of
@@ -25,7 +24,7 @@ from blocklist.model.node import BlockedNode, TaskCount, check_node_id
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.selector import Selector
 from blocklist.wire.body import ID_PATTERN, Json, dump_json
-from blocklist.wire.listeners import KnownNodeBody, KnownNodesPage
+from blocklist.wire.listeners import DriftListBody, KnownNodeBody, KnownNodesPage, drift_list_body
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 
@@ -193,3 +192,19 @@ def _response(request: Request, body: Json, tag: str, if_none_match: list[str] |
         response = JsonResponse(request, dump_json(body))
     response.raw_headers.extend([(b"etag", tag.encode()), (b"cache-control", b"no-cache")])
     return response
+
+
+# Drift: nodes that are not as the list says.
+
+
+@router.head("/drift", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/drift",
+    summary="Nodes that are not as the list says",
+    operation_id="listDrift",
+    dependencies=[FROM_MEMORY],
+    response_model=DriftListBody,
+)
+async def get_drift(request: Request) -> Response:
+    """Where a live listener reports something else than the list says, and since when; observed every 5 s."""
+    return JsonResponse(request, dump_json(drift_list_body(service_of(request).drift.latest)))

@@ -8,12 +8,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.api.authentication import listener_principal
-from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole
+from app.api.authentication import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole, listener_principal
 from app.api.parameters import AllowedParameters, ResourceId
-from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, parse_in_turns, read_body
-from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
+from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.listeners.state import ListenerEntry
 from app.requests import HeartbeatBody, Id, RegistrationBody, SessionBody
 from app.service import Service, service_of
@@ -23,11 +21,13 @@ from blocklist.model.roles import Role
 from blocklist.wire.body import ID_PATTERN, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     REPORT_FIELDS,
+    EvidenceListBody,
     LeaseBody,
     ListenerBody,
     ListenersBody,
     SecretBody,
     TaskManagerBody,
+    evidence_list_body,
     listener_body,
 )
 
@@ -223,3 +223,25 @@ def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntr
         error=entry.error,
         usable=usable(entry) if entry.is_live(lease_time) else None,
     )
+
+
+# Evidence: problems with nodes, as reported by running applications.
+
+evidence_router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER])
+
+
+@evidence_router.head("/evidence", dependencies=[FROM_MEMORY], include_in_schema=False)
+@evidence_router.get(
+    "/evidence",
+    summary="Reported problems with nodes",
+    operation_id="listEvidence",
+    dependencies=[FROM_MEMORY],
+    response_model=EvidenceListBody,
+)
+async def get_evidence(request: Request) -> Response:
+    """The evidence of the last minute, and whether it counts. A node is blocked when enough applications agree."""
+    service = service_of(request)
+    return JsonResponse(request, dump_json(evidence_list_body(service.evidence.assess(service.clock()))))
+
+
+router.routes.extend(evidence_router.routes)

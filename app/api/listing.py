@@ -10,13 +10,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from app.api.authentication import check_after_wait
-from app.api.authorization import REQUIRE_READER
-from app.api.client_quota import slots_of
+from app.api.authentication import REQUIRE_READER, check_after_wait, slots_of
 from app.api.parameters import MinRevision, Timestamp, list_at
-from app.api.problem_bodies import CompactedProblem
-from app.api.problems import problem_responses
-from app.api.responses import FROM_MEMORY, age_header
+from app.api.responses import FROM_MEMORY, CompactedProblem, age_header, problem_responses
 from app.api.selection import ReadSelector, selected_by, warnings_of
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_view import past_list, selected_list

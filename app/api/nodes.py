@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.api.authorization import REQUIRE_READER
+from app.api.authentication import REQUIRE_READER
 from app.api.change import Blocking, Freeing, RequestedChange, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, MinRevision, NodeId
-from app.api.problem_bodies import ConflictProblem, ConflictsProblem, Problem
-from app.api.problems import problem_responses
 from app.api.request_body import (
     EMPTY_BODY,
     MAX_NODE_BODY,
@@ -24,7 +22,15 @@ from app.api.request_body import (
     read_body,
     require_empty_body,
 )
-from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
+from app.api.responses import (
+    FROM_MEMORY,
+    ConflictProblem,
+    ConflictsProblem,
+    JsonResponse,
+    Problem,
+    problem_responses,
+    revision_headers,
+)
 from app.api.selection import (
     OptionalSelector,
     RequiredSelector,

@@ -10,10 +10,15 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from app.alertmanager import AlertmanagerPost
-from app.api.authorization import PUBLIC, required_role
-from app.api.problem_bodies import CompactedProblem, ConflictProblem, ConflictsProblem, Problem
-from app.api.problems import problem_responses
-from app.api.responses import JsonResponse
+from app.api.authentication import PUBLIC, required_role
+from app.api.responses import (
+    CompactedProblem,
+    ConflictProblem,
+    ConflictsProblem,
+    JsonResponse,
+    Problem,
+    problem_responses,
+)
 from app.requests import BlockRequest, ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from blocklist import __version__
 from blocklist.wire.body import dump_json

@@ -14,13 +14,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
 
-from app.api.authentication import check_after_wait
-from app.api.authorization import PUBLIC, REQUIRE_READER
-from app.api.client_quota import slots_of
+from app.api.authentication import PUBLIC, REQUIRE_READER, check_after_wait, slots_of
 from app.api.listing import LIST_HEADERS, PreparedResponse
 from app.api.parameters import MinRevision, require_revision
-from app.api.problems import problem_responses
-from app.api.responses import FROM_MEMORY, age_header
+from app.api.responses import FROM_MEMORY, age_header, problem_responses
 from app.engine.list_view import ListView
 from app.engine.table_view import table_version
 from app.service import service_of

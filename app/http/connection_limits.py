@@ -332,7 +332,7 @@ def _reset(transport: asyncio.Transport) -> None:
 
 
 def _problem_response(status: HTTPStatus, detail: str, path: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A problem as app.api.problems renders it, for requests that never reach a route."""
+    """A problem as app.api.responses renders it, for requests that never reach a route."""
     kind = f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}"
     problem = {
         "type": kind,

@@ -15,10 +15,10 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request, Response
 
-from app.api.authorization import author
+from app.api.authentication import author
 from app.api.nodes import block_command, block_response
-from app.api.problems import internal_error, problem_for
 from app.api.request_body import MAX_NODE_BODY
+from app.api.responses import internal_error, problem_for
 from app.auth.credential import AUTH_DISABLED, Principal
 from app.engine.handler import Outcome
 from app.http.fast_table import FastTableProtocol

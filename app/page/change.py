@@ -11,8 +11,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.applied import TaskManager, task_managers_on
 from app.api.change import submit_within_limits
+from app.api.node_status import TaskManager, task_managers_on
 from app.api.parameters import NodeId
 from app.engine.handler import Command
 from app.page.forms import (

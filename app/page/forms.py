@@ -14,8 +14,8 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
-from app.api.problems import STATUS
 from app.api.request_body import MAX_NODE_BODY, TooLargeError
+from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.page.shared import OperatorVisitor, Visitor, render_page, utc
 from blocklist.model.draft import check_distinct

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.applied import task_managers_on
+from app.api.node_status import task_managers_on
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute
 from app.page.history import cause_group

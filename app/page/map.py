@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup, escape
 
-from app.api.applied import TaskManager, task_managers_on
+from app.api.node_status import TaskManager, task_managers_on
 from app.page.forms import HtmlRoute, int_param
 from app.page.history import cause_group
 from app.page.list import refused_nodes

@@ -11,7 +11,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.applied import ListenerProgress, TaskManager, applied_by_live_listeners, by_listener, task_managers_on
+from app.api.node_status import ListenerProgress, TaskManager, applied_by_live_listeners, by_listener, task_managers_on
 from app.api.parameters import NodeId
 from app.listeners.reports import TasksOnHost
 from app.listeners.state import ListenerEntry

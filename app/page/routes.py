@@ -9,9 +9,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.authentication import same_origin
-from app.api.authorization import PUBLIC
-from app.api.problems import STATUS
+from app.api.authentication import PUBLIC, same_origin
+from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.auth.sessions import COOKIE
 from app.page import change, history, list, listeners, map, node, selection, shared  # noqa: A004 - modules

@@ -18,8 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
-from app.api.authentication import session_of
-from app.api.authorization import PUBLIC, RequireRole
+from app.api.authentication import PUBLIC, RequireRole, session_of
 from app.auth.credential import ANONYMOUS, Principal
 from app.engine.cached_list import accepts_gzip
 from app.net.urls import URL, TicketLinks, is_http_url

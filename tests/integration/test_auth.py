@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from app.api.authorization import required_role
+from app.api.authentication import required_role
 from app.main import create_app
 from app.settings import Settings
 from blocklist.model.roles import Role

@@ -22,7 +22,7 @@ from app.listeners.push import Pusher
 from app.logs import ChangeLogWriter
 from app.main import create_app
 from app.metrics import Metrics
-from app.notices import grouping
+from app.notices import observer
 from app.notices.notifier import Notifier
 from app.notices.observer import NoticeGroups
 from app.page.list import grouped_page, list_page, parse_filter
@@ -296,7 +296,7 @@ class TestNotices:
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
     ) -> None:
         monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
-        monkeypatch.setattr(grouping, "WINDOW_SECONDS", 0.0)
+        monkeypatch.setattr(observer, "WINDOW_SECONDS", 0.0)
         with receiving_notices() as target, serve(notify_url=target.url) as client:
             failures: list[int] = []
             failures = break_method(monkeypatch, NoticeGroups, "due", when=lambda *_, **__: len(failures) < 1)

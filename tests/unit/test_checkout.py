@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import app.api.problems
+import app.api.responses
 import blocklist
 from app.main import create_app
 from app.settings import Settings
@@ -39,7 +39,7 @@ def test_every_error_has_a_status() -> None:
     def below(kind: type[BlocklistError]) -> set[type[BlocklistError]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
-    assert below(BlocklistError) - {BlocklistError} == set(app.api.problems.STATUS)
+    assert below(BlocklistError) - {BlocklistError} == set(app.api.responses.STATUS)
 
 
 def test_the_wheel_ships_the_package_alone(tmp_path: Path) -> None:
