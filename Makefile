@@ -22,6 +22,7 @@ run: $(VENV)/service.stamp
 	@exec $(BIN)/python -m app
 
 setup: $(VENV)/dev.stamp
+	@$(BIN)/python spark-agent/build.py --if-possible
 
 # Before each commit: the linters beside the unit tests.
 check: $(VENV)/dev.stamp
@@ -32,16 +33,16 @@ unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -p no:schemathesis tests/unit $(ARGS)
 
 # On real services. tests/scheduling.py says which tests share the workers, tests/whole_run.py what is measured and repeated.
-test: $(VENV)/dev.stamp
+test: jar
 	$(WHOLE_RUN) -m "not long" $(ARGS)
 
 # Variations that take minutes each.
-test-long: $(VENV)/dev.stamp
+test-long: jar
 	$(WHOLE_RUN) -m long $(ARGS)
 
 # All tests; those that are random or run for a time do so ten times as long. Then other versions of Spark.
 test-nightly: export TEST_LENGTH ?= 10
-test-nightly: $(VENV)/dev.stamp
+test-nightly: jar
 	@failed=; \
 	$(WHOLE_RUN) $(ARGS) || failed=1; \
 	$(BIN)/python -m tests.applications versions || failed=1; \
@@ -49,7 +50,7 @@ test-nightly: $(VENV)/dev.stamp
 	test -z "$$failed"
 
 # 200 times kill -9 under load; `ARGS="--kills 20"` for less.
-kill-test: $(VENV)/dev.stamp
+kill-test: jar
 	$(BIN)/python -m tests.crash $(ARGS)
 
 lint: $(VENV)/dev.stamp
@@ -70,17 +71,17 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/mkdocs serve --livereload $(ARGS)
 
 # `make demo ON=kubernetes` shows pods on a Kubernetes control plane, `ON=yarn` containers on YARN, instead of a Spark cluster.
-demo: $(VENV)/dev.stamp
+demo: jar
 	@$(BIN)/python -m demo$(if $(ON),.$(ON)) $(ARGS)
 
-# The agent for Spark drivers: compiles spark-agent/ into the package. Needs no JDK.
+# The agent for Spark drivers: compiles spark-agent/ into the package. As root on Debian a missing JDK is installed.
 jar: $(VENV)/dev.stamp
-	$(BIN)/python spark-agent/build.py
+	@$(BIN)/python spark-agent/build.py
 
-bench: $(VENV)/dev.stamp
+bench: jar
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-%: $(VENV)/dev.stamp
+bench-%: jar
 	$(BIN)/python -m benchmarks $* $(ARGS)
 
 # Profiles of the hot paths, by py-spy.
@@ -104,20 +105,20 @@ cluster: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.kubernetes build
 
 # The tests on a real cluster, which make test also runs where Go is present.
-test-kubernetes: cluster
+test-kubernetes: cluster jar
 	$(BIN)/python -m pytest tests/kubernetes $(ARGS)
 
 # 200 jobs of Spark under a hostile service; make test has a short form.
-chaos-spark: $(VENV)/dev.stamp
+chaos-spark: jar
 	$(BIN)/python -m tests.applications chaos $(ARGS)
 
 # The applications of the tests, also on Kubernetes where Go is present, with other versions of Spark: a few hundred
 # megabytes each; `ARGS="3.5.9"` for one.
-test-spark-versions: $(VENV)/dev.stamp
+test-spark-versions: jar
 	$(BIN)/python -m tests.applications versions $(ARGS)
 
 # On a real ResourceManager with NodeManagers, which Maven downloads once (66 MB); part of make test.
-test-yarn: $(VENV)/dev.stamp
+test-yarn: jar
 	$(BIN)/python -m pytest tests/yarn $(ARGS)
 
 # An hour of several owners against each other; make test has a short form.
@@ -143,7 +144,7 @@ upgrade: $(VENV)/dev.stamp
 	$(BIN)/python -m requirements --upgrade
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist blocklist/spark/blocklist-spark.jar .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blocklist needs Python 3.11 or later")'

@@ -1,12 +1,13 @@
-"""Builds blocklist/spark/blocklist-spark.jar: `python spark-agent/build.py [JAR [SPARK_JARS]]`.
+"""Builds blocklist/spark/blocklist-spark.jar, unless it is newer than its sources: `make jar`.
 
-It needs a Java that runs, but no JDK: Spark ships a compiler, Janino, for the code that it generates. The same sources
-give the same bytes, whatever the machine, the Java and the version of Spark.
+It needs a JDK, and the classes of Spark: those of SPARK_HOME, else of PySpark.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,44 +20,91 @@ SOURCES: Final = ROOT / "spark-agent" / "src" / "main" / "java"
 JAR: Final = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _MANIFEST: Final = "Manifest-Version: 1.0\nAutomatic-Module-Name: blocklist.spark\n\n"
-_COMPILER: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
-"""A main class like javac's, which commons-compiler has among its samples."""
+# Java 8 is obsolete for JDK 21, and Spark's jars name further ones that are not there; neither is a fault of ours.
+_OPTIONS: Final = ("--release", "8", "-encoding", "UTF-8", "-proc:none", "-Xlint:none")
 
 
-def build(target: Path, spark_jars: Path, java: str = "java") -> None:
-    """Compile all sources and write the jar. Raises RuntimeError with the compiler's messages."""
+class MissingError(Exception):
+    """What building the jar needs is not here; the sentence says what."""
+
+
+def build() -> None:
+    """Build the jar if it is missing or older than its sources.
+
+    Raises MissingError, and RuntimeError with the compiler's messages.
+    """
+    if is_current():
+        return
     with tempfile.TemporaryDirectory() as folder:
-        _compile(Path(folder), spark_jars, java)
+        compile_java(sorted(SOURCES.rglob("*.java")), Path(folder), f"{spark_jars()}/*")
         # Written aside: a JVM may have the present jar open.
-        aside = target.with_suffix(".new")
-        with zipfile.ZipFile(aside, "w") as jar:
+        aside = JAR.with_suffix(f".{os.getpid()}")
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as jar:
             _add(jar, "META-INF/MANIFEST.MF", _MANIFEST.encode())
             for file in sorted(Path(folder).rglob("*.class")):
                 _add(jar, file.relative_to(folder).as_posix(), file.read_bytes())
-        aside.replace(target)
+        aside.replace(JAR)
 
 
-def _compile(folder: Path, spark_jars: Path, java: str) -> None:
-    sources = [str(source) for source in sorted(SOURCES.rglob("*.java"))]
-    # All jars of Spark: Janino reads the signatures of a whole class before it chooses a method.
-    classpath = os.pathsep.join(str(jar) for jar in sorted(spark_jars.glob("*.jar")))
-    command = [java, "-cp", f"{spark_jars}/*", _COMPILER, "-d", str(folder), "-classpath", classpath, *sources]
+def compile_java(sources: list[Path], folder: Path, class_path: str) -> None:
+    """Compile into `folder` for Java 8; a warning is an error. Raises MissingError, RuntimeError."""
+    javac = find_javac()
+    if javac is None:
+        raise MissingError(f"There is no {JAR.name}: building it needs a JDK (11 or later) in JAVA_HOME or PATH.")
+    command = [javac, *_OPTIONS, "-d", str(folder), "-cp", class_path, *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"The sources in {SOURCES} do not compile:\n{(done.stdout + done.stderr)[-4000:]}")
+        raise RuntimeError(f"{sources[0].parent} does not compile:\n{(done.stdout + done.stderr)[-8000:]}")
+
+
+def is_current() -> bool:
+    """Whether the jar is newer than what it is built from."""
+    newest = max(file.stat().st_mtime for file in (Path(__file__), *SOURCES.rglob("*.java")))
+    return JAR.exists() and JAR.stat().st_mtime > newest
+
+
+def find_javac() -> str | None:
+    """The path of the compiler: of JAVA_HOME, else of PATH; None without a JDK."""
+    home = os.environ.get("JAVA_HOME")
+    return (shutil.which("javac", path=f"{home}/bin") if home else None) or shutil.which("javac")
+
+
+def spark_jars() -> Path:
+    """The folder of Spark's jars. Raises MissingError."""
+    home, package = os.environ.get("SPARK_HOME"), importlib.util.find_spec("pyspark")
+    if home is None and (package is None or package.origin is None):
+        raise MissingError(f"There is no {JAR.name}: building it needs PySpark, or a Spark in SPARK_HOME.")
+    return Path(home or str(package and Path(str(package.origin)).parent)) / "jars"
 
 
 def _add(jar: zipfile.ZipFile, name: str, data: bytes) -> None:
-    """Stored, not compressed: versions of zlib compress differently."""
-    jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_STORED)
+    """With a fixed time: the same classes give the same bytes, and so the same ETag."""
+    jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+
+
+def _install_jdk() -> None:
+    """As root on Debian; elsewhere it says what is missing."""
+    from tests.debian import MissingError as NotInstalledError  # noqa: PLC0415 - only a checkout has it
+    from tests.debian import require  # noqa: PLC0415
+
+    try:
+        require({"javac": "default-jdk-headless"})
+    except NotInstalledError as error:
+        raise MissingError(f"There is no {JAR.name}: building it needs a JDK (11 or later). {error}") from None
 
 
 def main(arguments: list[str]) -> int:
-    import pyspark  # noqa: PLC0415 - not needed by those who name the jars
-
-    target = Path(arguments[0]) if arguments else JAR
-    jars = Path(arguments[1]) if len(arguments) > 1 else Path(pyspark.__file__).parent / "jars"
-    build(target, jars)
+    """Return the exit code. With `--if-possible` it is 0, too, if something is missing."""
+    try:
+        if not is_current() and not find_javac():
+            _install_jdk()
+        build()
+    except MissingError as error:
+        sys.stderr.write(f"{error}\n")
+        return 0 if "--if-possible" in arguments else 1
+    except RuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 

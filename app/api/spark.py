@@ -19,7 +19,6 @@ from app.api.listing import LIST_HEADERS, PreparedResponse
 from app.api.parameters import MinRevision, require_revision
 from app.api.responses import FROM_MEMORY, age_header, problem_responses
 from app.engine.list_view import ListView
-from app.engine.table_view import table_version
 from app.service import service_of
 from app.watch import run_until_disconnect, wait_seconds
 from blocklist.model.errors import NotFoundError
@@ -29,18 +28,15 @@ router = APIRouter(tags=["Spark"])
 
 _JAR_TYPE: Final = "application/octet-stream"
 _EXAMPLE: Final = (
-    "blocklist-table 1 7 2\n"
+    "blocklist-table 1 7 3\n"
+    "10.0.0.9\t1652319000000\tcanary\t10.0.0.9\t2.1x slower than its peers\n"
     "worker-17\t1652319000000\tevacuate\tworker-17\tNo space left on device\n"
     "worker-17.\t1652319000000\tevacuate\tworker-17\tNo space left on device\n"
 )
-_EXAMPLE_2: Final = "blocklist-table 2 9 1\n10.0.0.7\t1652319000000\tcanary\t10.0.0.7\t2.1x slower than its peers\n"
 _TABLE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "headers": LIST_HEADERS,
-        "content": {
-            "text/plain": {"schema": {"type": "string"}, "example": _EXAMPLE},
-            "text/plain; version=2": {"schema": {"type": "string"}, "example": _EXAMPLE_2},
-        },
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": _EXAMPLE}},
     },
     304: {"description": "The table still matches `If-None-Match`.", "headers": LIST_HEADERS},
     **problem_responses(400, 503),
@@ -77,32 +73,29 @@ async def get_table(
     """A line for each name and address of a blocked node, the weakest block first; see docs/listeners.md.
 
     The first line is `blocklist-table 1 REVISION LINES`; each of the others has, separated by tabs, a key (a name, an
-    address, or `n7.` for all names that begin so), the end in Unix ms, `mark` or `evacuate`, the node id and the cause.
-
-    With `Accept: text/plain; version=2` the first line begins with `blocklist-table 2`, and `canary` instead of `mark`
-    means that one executor of each application may stay on the host.
+    address, or `n7.` for all names that begin so), the end in Unix ms, `canary`, `mark` or `evacuate`, the node id and
+    the cause. `canary` is a mark that leaves one executor of each application on the host.
     """
     view = service_of(request).view
     etags = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
     accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
-    version = table_version(",".join(request.headers.getlist("accept")).encode("latin-1"))
     if etags is not None and (revision := view.table.revision_ahead(etags)) is not None:
         # An older table would free nodes that are blocked.
         await require_revision(view, revision)
     seconds = wait_seconds(prefer or [])
-    applied = seconds is not None and etags is not None and view.table.current(version).matches(etags)
+    applied = seconds is not None and etags is not None and view.table.current().matches(etags)
     if applied:
         with await slots_of(request):
-            await run_until_disconnect(request.receive, _until_changed(view, version, etags or b"", seconds or 0))
+            await run_until_disconnect(request.receive, _until_changed(view, etags or b"", seconds or 0))
         check_after_wait(request)
     extra = age_header(request) + ([(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else [])
-    return PreparedResponse(view.table.current(version).response_for(etags, accepted), extra)
+    return PreparedResponse(view.table.current().response_for(etags, accepted), extra)
 
 
-async def _until_changed(view: ListView, version: int, etags: bytes, seconds: int) -> None:
+async def _until_changed(view: ListView, etags: bytes, seconds: int) -> None:
     """Return when the table no longer matches `etags`, after `seconds`, or when the service stops."""
     table = view.table
-    await table.changed.wait_for(lambda: view.closed or not table.current(version).matches(etags), seconds)
+    await table.changed.wait_for(lambda: view.closed or not table.current().matches(etags), seconds)
 
 
 @router.head(f"/spark/{JAR_NAME}", dependencies=[PUBLIC], include_in_schema=False)
@@ -121,8 +114,8 @@ async def get_jar(
     try:
         path = jar_path()
         body, tag = await asyncio.to_thread(_read_jar, path, path.stat().st_mtime_ns)
-    except OSError:
-        raise NotFoundError(f"This installation of the service has no {JAR_NAME}.") from None
+    except OSError as error:
+        raise NotFoundError(str(error)) from None
     headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
     if if_none_match == headers["ETag"]:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)

@@ -29,7 +29,6 @@ class CachedList:
         valid_until: int,
         tag: bytes | None = None,
         media_type: bytes = b"application/json",
-        vary: bytes = b"Accept-Encoding",
     ) -> None:
         self.body = body
         self.valid_until = valid_until
@@ -38,7 +37,7 @@ class CachedList:
         self.etags = (b'"%b"' % tag, b'"%b-gzip"' % tag)
         self._revision_headers = [
             (b"cache-control", b"no-cache"),
-            (b"vary", vary),
+            (b"vary", b"Accept-Encoding"),
             (b"blocklist-revision", b"%d" % revision),
             (b"blocklist-history", history.encode()),
         ]

@@ -5,42 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from app.engine.broadcast import Broadcast
 from app.engine.cached_list import CachedList
 from blocklist.model.driver_table import DriverTable
 from blocklist.model.names import Aliases, no_aliases
-from blocklist.model.node import MIN_TIMESTAMP, PERMANENT
+from blocklist.model.node import PERMANENT
 from blocklist.model.tracker import BlocklistTracker
 
 MAX_HELD_BACK_MS: Final = 2000
 """Maximum time for which the revision waits for names that are being applied: no reports may stop acknowledgements."""
-_MEDIA_TYPES: Final = {1: b"text/plain; charset=utf-8", 2: b"text/plain; version=2; charset=utf-8"}
 _ETAG: Final = re.compile(rb'"([0-9a-f]{8})-([0-9]{1,16})-[0-9a-f]{16}(?:-gzip)?"')
-
-
-class _TableState(NamedTuple):
-    """What all versions of the table have in common: their revision, and until when they are right (Unix ms)."""
-
-    revision: int
-    valid_until: int
-
-
-_NO_STATE: Final = _TableState(0, MIN_TIMESTAMP)
-
-
-@lru_cache(maxsize=64)
-def table_version(accept: bytes | None) -> int:
-    """The version of the table for an Accept header: 2 if it names `text/plain; version=2`, else 1."""
-    for item in (accept or b"").lower().split(b","):
-        media_type, *parameters = (part.strip() for part in item.split(b";"))
-        values = {name.strip(): value.strip(b' "') for name, _, value in (each.partition(b"=") for each in parameters)}
-        refused = values.get(b"q", b"1").rstrip(b"0") in (b"", b"0.", b".")
-        if media_type == b"text/plain" and values.get(b"version") == b"2" and not refused:
-            return 2
-    return 1
 
 
 class TableView:
@@ -50,9 +26,6 @@ class TableView:
     of the last one that did not, so that a driver does not acknowledge what it cannot have in force yet.
 
     A block is left out from its end on. That notifies nobody: drivers know the end of each block.
-
-    Each version of the table is rendered when it is first asked for. All that are rendered are of one state of the
-    list: they have the same revision, and are valid until the same time.
     """
 
     def __init__(
@@ -69,8 +42,7 @@ class TableView:
         self._identifiers = identifiers
         self._names_pending = names_pending
         self._table: DriverTable | None = None
-        self._cached: dict[int, CachedList] = {}
-        self._state = _NO_STATE
+        self._cached: CachedList | None = None
         self._ended: set[str] = set()
         self._complete = (tracker.history, 0)
         self._outdated = False
@@ -98,12 +70,11 @@ class TableView:
         if self._outdated and not awaiting:
             self._invalidate()
 
-    def current(self, version: int = 1) -> CachedList:
+    def current(self) -> CachedList:
         """The current table, rendered now unless the cached one is valid."""
-        cached = self._cached.get(version)
-        if cached is None or self._clock() >= cached.valid_until:
-            cached = self._render(version)
-        return cached
+        if self._cached is None or self._clock() >= self._cached.valid_until:
+            self._cached = self._render()
+        return self._cached
 
     def revision_ahead(self, if_none_match: bytes) -> int | None:
         """The revision of an ETag that another replica sent, if this one does not have it yet."""
@@ -113,30 +84,23 @@ class TableView:
         return newest if newest > self._tracker.revision else None
 
     def _invalidate(self) -> None:
-        self._cached = {}
-        self._state = _NO_STATE
+        self._cached = None
         self._outdated = False
         self.changed.notify_all()
 
-    def _render(self, version: int) -> CachedList:
+    def _render(self) -> CachedList:
         now = self._clock()
-        table = self._current_table(now)
-        if now >= self._state.valid_until:
-            self._cached = {}
-            self._state = _TableState(revision=self._revision(now), valid_until=self._next_end(now))
-        revision, history = self._state.revision, self._tracker.history
-        body = table.text(revision, version).encode()
+        table, revision, history = self._current_table(now), self._revision(now), self._tracker.history
+        body = table.text(revision).encode()
         tag = f"{history}-{revision}-{hashlib.sha256(body).hexdigest()[:16]}"
-        cached = self._cached[version] = CachedList(
+        return CachedList(
             body,
             revision=revision,
             history=history,
-            valid_until=self._state.valid_until,
+            valid_until=self._next_end(now),
             tag=tag.encode(),
-            media_type=_MEDIA_TYPES[version],
-            vary=b"Accept, Accept-Encoding",
+            media_type=b"text/plain; charset=utf-8",
         )
-        return cached
 
     def _current_table(self, now: int) -> DriverTable:
         if self._table is None:

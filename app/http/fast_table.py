@@ -14,29 +14,25 @@ from typing import Any, Final
 from app.auth.credential import Credential
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_view import ListView
-from app.engine.table_view import table_version
 from app.http.fast_get import FastGetProtocol
 from app.http.pending_request import PendingRequest
 from app.logs import REQUEST_ID_HEADER, client_request_id, isolated
 from app.net.addresses import Networks, client_address
 from app.watch import ClientKey, ClientSlots, StreamQuota, wait_seconds
-from blocklist.model.driver_table import VERSIONS
 from blocklist.model.errors import UnavailableError
 from blocklist.model.roles import Role
 
 _URL: Final = b"/blocklist/table"
-_USED_BY_TABLE: Final = frozenset(
-    (b"accept", b"accept-encoding", b"authorization", b"host", b"if-none-match", b"prefer")
-)
+_USED_BY_TABLE: Final = frozenset((b"accept-encoding", b"authorization", b"host", b"if-none-match", b"prefer"))
 RESPONSES_PER_TURN: Final = 100
 """Number of responses that are written in one turn of the event loop: a few milliseconds."""
 _MAX_SERIALIZED: Final = 8
 
 
 class TableRequest(PendingRequest):
-    """A GET of a version of the table. `wait` is N of `Prefer: wait=N` if it applies, else None."""
+    """A GET of the table. `wait` is N of `Prefer: wait=N` if it applies, else None."""
 
-    __slots__ = ("accept_encoding", "credential", "if_none_match", "request_id", "slots", "timer", "version", "wait")
+    __slots__ = ("accept_encoding", "credential", "if_none_match", "request_id", "slots", "timer", "wait")
 
     def __init__(
         self,
@@ -44,14 +40,12 @@ class TableRequest(PendingRequest):
         accept_encoding: bytes | None,
         credential: Credential | None,
         request_id: bytes | None,
-        version: int = 1,
     ) -> None:
         super().__init__()
         self.if_none_match = if_none_match
         self.accept_encoding = accept_encoding
         self.credential = credential
         self.request_id = request_id
-        self.version = version
         self.wait: int | None = None
         self.slots: ClientSlots | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -85,7 +79,7 @@ class TableResponses:
         self.trusted_proxies = trusted_proxies
         # In the order in which they began to wait.
         self.waiting: dict[FastTableProtocol, TableRequest] = {}
-        self._serialized = {version: SerializedResponses() for version in VERSIONS}
+        self._serialized = SerializedResponses()
 
     async def run(self) -> None:
         """Answer the waiting requests at each change of the table; never returns."""
@@ -106,13 +100,13 @@ class TableResponses:
 
     def is_due(self, request: TableRequest) -> bool:
         """Whether a waiting request need not wait any longer for a change."""
-        return self.view.closed or not self.table.current(request.version).matches(request.if_none_match or b"")
+        return self.view.closed or not self.table.current().matches(request.if_none_match or b"")
 
     def serialized(self, request: TableRequest, head: bytes, extra: bytes) -> bytes:
         """The response as bytes."""
-        table = self.table.current(request.version)
+        table = self.table.current()
         response = table.response_for(request.if_none_match, request.accept_encoding)
-        return self._serialized[request.version].get(table, response, head, extra)
+        return self._serialized.get(table, response, head, extra)
 
 
 class FastTableProtocol(FastGetProtocol):
@@ -202,9 +196,8 @@ class FastTableProtocol(FastGetProtocol):
             return None
         if credential is not None and not credential.use(tables.view.clock()):
             return None
-        encoding, version = used.get(b"accept-encoding"), table_version(used.get(b"accept"))
-        request = TableRequest(etags, encoding, credential, client_request_id(self.headers), version)
-        if etags is None or tables.table.current(version).matches(etags):
+        request = TableRequest(etags, used.get(b"accept-encoding"), credential, client_request_id(self.headers))
+        if etags is None or tables.table.current().matches(etags):
             return self._with_wait(request, used.get(b"prefer"))
         return request if tables.table.revision_ahead(etags) is None else None
 

@@ -124,10 +124,7 @@ def _jar_path() -> Path:
     try:
         return jar_path()
     except FileNotFoundError as error:
-        raise InvalidError(
-            f"This installation has no jar at {error}: reinstall blocklist, or download it from the service"
-            f" (/spark/{JAR_NAME})."
-        ) from None
+        raise InvalidError(f"{error} Or download it from a service that has it (/spark/{JAR_NAME}).") from None
 
 
 def flink(context: typer.Context) -> None:

@@ -13,33 +13,23 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from blocklist.model.names import Aliases, first_label, machine_keys, no_aliases
-from blocklist.model.node import BlockAction, BlockedNode, merge
+from blocklist.model.node import BlockedNode, merge
 
-VERSIONS: Final = (1, 2)
-"""Versions of the table. The second distinguishes canaries, which the first has as marks."""
 MAX_CAUSE: Final = 200
 """Maximum number of characters of a cause in the table: it is repeated in each line of a node."""
-_MARK: Final = BlockAction.MARK_BLOCKED.short_name
 _NO_TEXT: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 
 
 class _Entry(NamedTuple):
-    """What the table has for one key. Entries sort by strength, the weakest first, except that canaries are marks.
+    """What the table has for one key. Entries sort by strength, the weakest first."""
 
-    `line` is that of version 1, which has no canaries.
-    """
-
+    ordinary: bool
+    """Whether the block is not a canary, which is weaker than a mark."""
     action: int
     start: int
     id: str
     key: str
     line: str
-    canary: bool
-
-    @property
-    def canary_line(self) -> str:
-        """The line of a canary in version 2. The fields before the action have no tabs."""
-        return self.line.replace(f"\t{_MARK}\t", "\tcanary\t", 1)
 
 
 class DriverTable:
@@ -86,15 +76,10 @@ class DriverTable:
             self._set_names(node_id)
         return any(self._keys[node_id] != keys for node_id, keys in before.items())
 
-    def text(self, revision: int, version: int = 1) -> str:
+    def text(self, revision: int) -> str:
         """The table: a head with its revision and its number of lines, and a line for each key, the weakest first."""
-        entries = sorted(self._entries.values())
-        if version == 1:
-            lines = [entry.line for entry in entries]
-        else:
-            lines = [entry.canary_line for entry in entries if entry.canary]
-            lines += [entry.line for entry in entries if not entry.canary]
-        return "\n".join((f"blocklist-table {version} {revision} {len(lines)}", *lines, ""))
+        lines = [entry.line for entry in sorted(self._entries.values())]
+        return "\n".join((f"blocklist-table 1 {revision} {len(lines)}", *lines, ""))
 
     def _set_names(self, node_id: str) -> None:
         # Whether two names mean the same machine depends on names with the same first label only.
@@ -141,5 +126,6 @@ def merge_ids(nodes: Iterable[BlockedNode]) -> BlockedNode:
 
 def _entry(key: str, node: BlockedNode) -> _Entry:
     cause = _NO_TEXT.sub(" ", node.cause[:MAX_CAUSE])
-    line = f"{key}\t{node.end}\t{node.action.short_name}\t{node.id}\t{cause}"
-    return _Entry(node.action, node.start, node.id, key, line, node.canary)
+    action = "canary" if node.canary else node.action.short_name
+    line = f"{key}\t{node.end}\t{action}\t{node.id}\t{cause}"
+    return _Entry(not node.canary, node.action, node.start, node.id, key, line)

@@ -1,4 +1,4 @@
-"""The agent's jar, which is part of this package."""
+"""The agent's jar, which is part of this package where it was built; a checkout has it after `make jar`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Final
 JAR_NAME: Final = "blocklist-spark.jar"
 LISTENER_CLASS: Final = "blocklist.spark.BlocklistListener"
 """The listener in the jar that starts the agent."""
+_MISSING: Final = (
+    f"This installation has no {JAR_NAME}, because it was made without a JDK: install one, then run `make jar` in the"
+    " checkout, or build the wheel again."
+)
 
 
 def jar_path() -> Path:
-    """The path of the jar in this installation. Raises FileNotFoundError if it has none."""
+    """The path of the jar in this installation. Raises FileNotFoundError, with what to do, if it has none."""
     path = Path(__file__).resolve().with_name(JAR_NAME)
     if not path.is_file():
-        raise FileNotFoundError(str(path))
+        raise FileNotFoundError(_MISSING)
     return path

@@ -294,7 +294,7 @@ def _table(chance: random.Random) -> bytes:
         if chance.random() < 0.6:
             end = chance.choice([PERMANENT, 1, int(time.time() * 1000) + chance.randrange(3_000)])
             lines += _lines([name], chance.choice(["canary", "mark", "evacuate"]), end)
-    return b"blocklist-table 2 %d %d\n" % (chance.randrange(1_000), lines.count(b"\n")) + lines
+    return b"blocklist-table 1 %d %d\n" % (chance.randrange(1_000), lines.count(b"\n")) + lines
 
 
 def _lines(names: Sequence[str], action: str, end: int) -> bytes:

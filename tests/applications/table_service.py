@@ -1,4 +1,4 @@
-"""A service that has nothing but a table, in the second version, which may have canaries."""
+"""A service that has nothing but a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Final
 from blocklist import PERMANENT
 from tests.http_server import Handler, serving
 
-ACCEPT: Final = "text/plain; version=2"
 _WAIT_SECONDS: Final = 5.0
 _ACKNOWLEDGED_SECONDS: Final = 60.0
 
@@ -21,8 +20,6 @@ class TableService:
 
     def __init__(self) -> None:
         self.url = ""
-        self.accepted: set[str | None] = set()
-        """What the requests for the table have accepted."""
         self.refused: dict[str, str] = {}
         self.running: dict[str, int] = {}
         """The numbers of running tasks on executors on blocked hosts, as reported last."""
@@ -44,7 +41,7 @@ class TableService:
             etag = f'"{self._revision}"'
             if known == etag:
                 return 304, etag, ""
-            head = f"blocklist-table 2 {self._revision} {self._lines.count(chr(10))}\n"
+            head = f"blocklist-table 1 {self._revision} {self._lines.count(chr(10))}\n"
             return 200, etag, head + self._lines
 
     def report(self, body: dict[str, Any]) -> None:
@@ -61,7 +58,6 @@ def table_service() -> Iterator[TableService]:
 
     class Requests(Handler):
         def do_GET(self) -> None:
-            service.accepted.add(self.headers["Accept"])
             status, etag, body = service.table(self.headers["If-None-Match"])
             self.reply(status, body.encode(), {"ETag": etag, "Blocklist-History": "00000001"})
 

@@ -32,7 +32,7 @@ HEADERS: Final = (
     "HTTP2-Settings: AAMAAABkAAQAAP__",
     "Accept-Encoding: gzip",
     "accept-encoding:gzip;q=0",
-    "Accept: text/plain; version=2",
+    "Accept: application/json",
     "accept: */*",
     "If-None-Match: *",
     'If-None-Match: "x"',

@@ -26,7 +26,6 @@ from tests.integration.secured import SecuredService
 TABLE: Final = "/blocklist/table"
 PLAIN: Final = {"accept-encoding": "identity"}
 ETAG: Final = re.compile(r'"([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(-gzip)?"')
-VERSION_2: Final = "text/plain; version=2"
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
 Table = dict[str, list[str]]
 
@@ -358,67 +357,34 @@ class TestHistories:
         assert parse(get(own_client, **{"if-none-match": ahead})) == (2, {})
 
 
-class TestVersion2:
-    """Asked for by `Accept: text/plain; version=2`: it says which blocks leave an executor on the host."""
+class TestCanaries:
+    """Blocks that leave an executor of each application on the host."""
 
     def put_canary(self, client: httpx.Client, name: str, **fields: object) -> int:
         body = block(canary=True, **fields)
         answer = client.put(f"/blocklist/nodes/{name}/claims/detection", json=body).raise_for_status()
         return int(answer.headers["blocklist-revision"])
 
-    def test_it_has_canaries_where_version_1_has_marks(self, own_client: httpx.Client) -> None:
+    def actions(self, client: httpx.Client) -> set[str]:
+        return {fields[1] for fields in table_of(client).values()}
+
+    def test_they_come_first(self, own_client: httpx.Client) -> None:
         put(own_client, "10.0.0.1")
         revision = self.put_canary(own_client, "10.0.0.2", cause="slow")
-        one, two = get(own_client), get(own_client, accept=VERSION_2)
-        assert one.text.splitlines() == [
+        answer = get(own_client)
+        assert answer.text.splitlines() == [
             f"blocklist-table 1 {revision} 2",
-            f"10.0.0.1\t{PERMANENT}\tmark\t10.0.0.1\tdisk",
-            f"10.0.0.2\t{PERMANENT}\tmark\t10.0.0.2\tslow",
-        ]
-        assert two.text.splitlines() == [
-            f"blocklist-table 2 {revision} 2",
             f"10.0.0.2\t{PERMANENT}\tcanary\t10.0.0.2\tslow",
             f"10.0.0.1\t{PERMANENT}\tmark\t10.0.0.1\tdisk",
         ]
-        assert (one.headers["content-type"], two.headers["content-type"]) == (
-            "text/plain; charset=utf-8",
-            "text/plain; version=2; charset=utf-8",
-        )
-        assert one.headers["vary"] == two.headers["vary"] == "Accept, Accept-Encoding"
-        for name in ("blocklist-revision", "blocklist-history", "cache-control"):
-            assert one.headers[name] == two.headers[name]
+        assert answer.headers["vary"] == "Accept-Encoding"
 
-    @pytest.mark.parametrize(("accept", "version"), [('TEXT/PLAIN; Version="2", */*', "2"), (",;=, ;", "1")])
-    def test_only_who_asks_for_it_gets_it(self, own_client: httpx.Client, accept: str, version: str) -> None:
-        assert get(own_client, accept=accept).text.split()[1] == version
-
-    def test_each_version_has_its_own_etag(self, own_client: httpx.Client) -> None:
-        put(own_client, "n7")
-        etags = {accept: get(own_client, accept=accept).headers["etag"] for accept in ("*/*", VERSION_2)}
-        for accept in etags:
-            for other, etag in etags.items():
-                answer = own_client.get(TABLE, headers={**PLAIN, "accept": accept, "if-none-match": etag})
-                assert answer.status_code == (304 if accept == other else 200)
-
-    def test_a_wait_ends_with_a_table_of_the_same_version(
-        self, own_client: httpx.Client, pool: ThreadPoolExecutor
-    ) -> None:
+    def test_a_wait_ends_when_a_canary_becomes_a_mark(self, own_client: httpx.Client, pool: ThreadPoolExecutor) -> None:
         self.put_canary(own_client, "n7")
-
-        def wait(accept: str) -> httpx.Response:
-            etag = get(own_client, accept=accept).headers["etag"]
-            headers = {**PLAIN, "accept": accept, "if-none-match": etag, "prefer": "wait=30"}
-            return own_client.get(TABLE, headers=headers)
-
-        waiting = {accept: pool.submit(wait, accept) for accept in ("*/*", VERSION_2)}
-        for each in waiting.values():
-            with pytest.raises(TimeoutError):
-                each.result(0.1)
+        waiting = begin_waiting(pool, own_client)
         revision = put(own_client, "n7", allowMerge=True)
-        for (accept, each), version in zip(waiting.items(), "12", strict=True):
-            lines = each.result(20).text.splitlines()
-            assert lines[0] == f"blocklist-table {version} {revision} 2"
-            assert {line.split("\t")[2] for line in lines[1:]} == {"mark"}, accept
+        assert parse(waiting.result(20))[0] == revision
+        assert self.actions(own_client) == {"mark"}
 
     def test_the_inventory_joins_ids_that_are_one_machine(
         self, start_in_process: StartInProcess, tmp_path: Path
@@ -427,11 +393,9 @@ class TestVersion2:
         file.write_text("id,names,addresses,labels\nn7,,10.0.0.7,\n")
         with http_client(start_in_process(nodes_file=str(file)).url) as client:
             self.put_canary(client, "10.0.0.7")
-            lines = get(client, accept=VERSION_2).text.splitlines()[1:]
-            assert {line.split("\t")[2] for line in lines} == {"canary"}
+            assert self.actions(client) == {"canary"}
             put(client, "n7", allowMerge=True)
-            lines = get(client, accept=VERSION_2).text.splitlines()[1:]
-            assert {line.split("\t")[2] for line in lines} == {"mark"}
+            assert self.actions(client) == {"mark"}
 
 
 def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess) -> None:
@@ -440,8 +404,7 @@ def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess) -> No
         for number in range(30):
             put(client, f"n{number}")
         client.put("/blocklist/nodes/c1/claims/detection", json=block(canary=True)).raise_for_status()
-        etag, etag_2 = (get(client, accept=accept).headers["etag"] for accept in ("*/*", VERSION_2))
-    second = f"Accept: {VERSION_2}"
+        etag = get(client).headers["etag"]
     requests = {
         "plain": [],
         "gzip": ["Accept-Encoding: gzip"],
@@ -451,11 +414,7 @@ def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess) -> No
         "another tag": ['If-None-Match: "x"', "Prefer: wait=1"],
         "all": ["If-None-Match: *", "Accept-Encoding: gzip", "Prefer: wait=0"],
         "any type": ["Accept: */*"],
-        "version 2": [second],
-        "version 2, gzip": [second, "Accept-Encoding: gzip"],
-        "version 2, not modified": [second, f"If-None-Match: {etag_2}"],
-        "version 2, a wait": [second, f"If-None-Match: {etag_2}", "Prefer: wait=1"],
-        "version 2, tag of version 1": [second, f"If-None-Match: {etag}", "Prefer: wait=1"],
+        "another type, which is not asked about": ["Accept: application/json"],
     }
     for name, lines in requests.items():
         below, by_route = (
@@ -466,7 +425,7 @@ def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess) -> No
     with http_client(fast.url) as client:
         metrics = client.get("/metrics").text
     [line] = [line for line in metrics.splitlines() if "blocklist_fast_requests_total{" in line and TABLE in line]
-    assert float(line.split()[-1]) == len(requests) + 2
+    assert float(line.split()[-1]) == len(requests) + 1
 
 
 def test_a_request_id_is_returned(own: InProcessService) -> None:
@@ -491,5 +450,5 @@ def test_all_replicas_send_the_same_table(start_replicas: StartReplicas, pool: T
     assert answer.content == get(one).content
     canary = one.put("/blocklist/nodes/n8/claims/detection", json=block(canary=True)).raise_for_status()
     wait_until(lambda: parse(get(two))[0] == int(canary.headers["blocklist-revision"]))
-    assert get(two, accept=VERSION_2).content == get(one, accept=VERSION_2).content
-    assert "\tcanary\t" in get(two, accept=VERSION_2).text
+    assert get(two).content == get(one).content
+    assert "\tcanary\t" in get(two).text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,12 @@ from tests.spark_agent.decisions import Decisions, compile_decisions, compile_pr
 
 
 @pytest.fixture(scope="session")
-def decision_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classes")
-    compile_decisions(folder)
-    return folder
+def decision_classes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_decisions(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="session")
-def decisions(decision_classes: Path) -> Iterator[Decisions]:
+def decisions(decision_classes: str) -> Iterator[Decisions]:
     with Decisions(decision_classes) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""The Java classes that decide, in a JVM of their own that has no Spark: they are compiled without Spark's classes."""
+"""The Java classes that decide, in a JVM of their own that has no Spark: they do without it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ import pyspark
 from blocklist.spark.jar import jar_path
 from tests.spark_agent.model import Host, Requirements
 
-SOURCES: Final = Path(__file__).parents[2] / "spark-agent/src/main/java/blocklist/spark"
-DECIDING: Final = (
-    "Canaries",
-    "EvacuationLimit",
-    "HostBlock",
-    "HostMatcher",
-    "HostNames",
-    "InvalidTableException",
-    "LiveHost",
-    "NodeAffinity",
-    "Placement",
-    "PlacementGuard",
-    "PlacementNode",
-    "Plan",
-    "Refusals",
-    "Requirements",
-    "Table",
-    "TableEntry",
-    "TableReader",
-)
 Tree = str | list["Tree"] | dict[str, "Tree"]
 """JSON values whose leaves are texts."""
 _SERVER: Final = Path(__file__).parent / "java/DecisionServer.java"
@@ -44,15 +24,17 @@ _PROGRAMS: Final = [
 _JARS: Final = Path(pyspark.__file__).parent / "jars"
 
 
-def compile_decisions(folder: Path) -> None:
-    """Compile with the Janino that Spark ships, as the jar is; nothing but Java's own classes can be used."""
-    _compile(folder, str(folder), [*(SOURCES / f"{name}.java" for name in DECIDING), _SERVER])
+def compile_decisions(folder: Path) -> str:
+    """Compile the server of the decisions; return its class path, which has nothing but the jar."""
+    _compile(folder, str(jar_path()), [_SERVER])
+    return f"{folder}:{jar_path()}"
 
 
 def compile_programs(folder: Path) -> str:
     """Compile the programs that use the jar; return their class path, which has Spark's classes, too."""
-    _compile(folder, ":".join([str(jar_path()), *map(str, sorted(_JARS.glob("*.jar")))]), _PROGRAMS)
-    return f"{folder}:{jar_path()}:{_JARS}/*"
+    path = f"{jar_path()}:{_JARS}/*"
+    _compile(folder, path, _PROGRAMS)
+    return f"{folder}:{path}"
 
 
 def facts_of(command: Sequence[str]) -> dict[str, str]:
@@ -64,9 +46,8 @@ def facts_of(command: Sequence[str]) -> dict[str, str]:
 
 
 def _compile(folder: Path, class_path: str, sources: Iterable[Path]) -> None:
-    compiler = ["java", "-cp", f"{_JARS}/*", "org.codehaus.commons.compiler.samples.CompilerDemo"]
-    command = [*compiler, "-d", str(folder), "-classpath", class_path, *map(str, sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["javac", "--release", "8", "-proc:none", "-Xlint:none", "-d", str(folder), "-cp", class_path]
+    done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
 
 
@@ -137,8 +118,8 @@ class JavaPlacement:
 class Decisions:
     """Calls the classes in their JVM, whose heap has `heap_megabytes`."""
 
-    def __init__(self, classes: Path, heap_megabytes: int = 64) -> None:
-        command = ["java", f"-Xmx{heap_megabytes}m", "-XX:+UseSerialGC", "-cp", str(classes)]
+    def __init__(self, classes: str, heap_megabytes: int = 64) -> None:
+        command = ["java", f"-Xmx{heap_megabytes}m", "-XX:+UseSerialGC", "-cp", classes]
         self._process = subprocess.Popen(
             [*command, "blocklist.spark.DecisionServer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -251,10 +232,10 @@ def _fields(*values: object) -> str:
     return "\t".join(str(int(value)) if isinstance(value, bool) else str(value) for value in values)
 
 
-def table_text(revision: int, lines: Iterable[str], version: int = 1) -> str:
+def table_text(revision: int, lines: Iterable[str]) -> str:
     """A table with these lines."""
     rows = list(lines)
-    return "\n".join((f"blocklist-table {version} {revision} {len(rows)}", *rows, ""))
+    return "\n".join((f"blocklist-table 1 {revision} {len(rows)}", *rows, ""))
 
 
 def render_blocks(blocks: Iterable[tuple[str, int, str, str]]) -> str:
@@ -271,4 +252,4 @@ def render_blocks(blocks: Iterable[tuple[str, int, str, str]]) -> str:
 def render(keys: Mapping[str, tuple[int, str, str, str]]) -> str:
     """A table of keys in this order, each with its end, action, id and cause."""
     lines = (f"{key}\t{end}\t{action}\t{node}\t{cause}" for key, (end, action, node, cause) in keys.items())
-    return table_text(1, lines, version=2)
+    return table_text(1, lines)

@@ -504,7 +504,7 @@ class TestTablesOfTheService:
     def test_a_host_is_blocked_exactly_if_an_id_means_the_same_machine(
         self, decisions: Decisions, nodes: list[BlockedNode], names: set[str]
     ) -> None:
-        assert decisions.read_table(DriverTable(nodes).text(7, version=2)) is None
+        assert decisions.read_table(DriverTable(nodes).text(7)) is None
         hosts = [Host(name=name, executors=(str(i),), usable=(str(i),)) for i, name in enumerate(names)]
         plan = decisions.plan(hosts, Requirements(keep_hosts=0), NOW)
         assert set(plan.covered) == {name for name in names if matching(nodes, name)}

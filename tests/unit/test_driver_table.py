@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -93,35 +92,28 @@ def test_ids_of_one_machine_are_joined_in_the_line_of_their_key() -> None:
     }
 
 
-class TestCanaries:
-    """Version 2 has canaries; version 1 has them as marks."""
+def test_canaries_come_first() -> None:
+    nodes = [node("10.0.0.1", MARK, 1), node("10.0.0.2", MARK, 2, canary=True), node("10.0.0.3", EVACUATE, 0)]
+    assert DriverTable(nodes).text(5).splitlines() == [
+        "blocklist-table 1 5 3",
+        f"10.0.0.2\t{PERMANENT}\tcanary\t10.0.0.2\tx",
+        f"10.0.0.1\t{PERMANENT}\tmark\t10.0.0.1\tx",
+        f"10.0.0.3\t{PERMANENT}\tevacuate\t10.0.0.3\tx",
+    ]
 
-    def test_they_come_first_in_version_2_and_are_marks_in_version_1(self) -> None:
-        nodes = [node("10.0.0.1", MARK, 1), node("10.0.0.2", MARK, 2, canary=True), node("10.0.0.3", EVACUATE, 0)]
-        one, two = DriverTable(nodes).text(5).splitlines(), DriverTable(nodes).text(5, version=2).splitlines()
-        assert one[0] == "blocklist-table 1 5 3"
-        assert one[1:] == DriverTable([replace(each, canary=False) for each in nodes]).text(5).splitlines()[1:]
-        assert two == [
-            "blocklist-table 2 5 3",
-            f"10.0.0.2\t{PERMANENT}\tcanary\t10.0.0.2\tx",
-            f"10.0.0.1\t{PERMANENT}\tmark\t10.0.0.1\tx",
-            f"10.0.0.3\t{PERMANENT}\tevacuate\t10.0.0.3\tx",
-        ]
 
-    def test_a_key_of_several_ids_has_a_canary_only_if_all_are(self) -> None:
-        table = DriverTable([node("n7", canary=True), node("N7.example.com", canary=True)])
-        assert {line.split("\t")[2] for line in table.text(1, version=2).splitlines()[1:]} == {"canary"}
-        table.set(node("N7.example.com"))
-        assert {line.split("\t")[0]: line.split("\t")[2] for line in table.text(1, version=2).splitlines()[1:]} == {
-            "n7": "mark",
-            "n7.": "canary",
-            "n7.example.com": "mark",
-        }
+def test_a_key_of_several_ids_has_a_canary_only_if_all_are() -> None:
+    table = DriverTable([node("n7", canary=True), node("N7.example.com", canary=True)])
+    assert {fields[2] for fields in lines(table)} == {"canary"}
+    table.set(node("N7.example.com"))
+    actions = {fields[0]: fields[2] for fields in lines(table)}
+    assert actions == {"n7": "mark", "n7.": "canary", "n7.example.com": "mark"}
 
-    def test_of_a_mark_and_a_longer_canary_the_mark_names_the_line(self) -> None:
-        nodes = [node("n7", canary=True, cause="slow"), node("N7", end=5, cause="disk")]
-        [fields, *_] = lines(DriverTable(nodes))
-        assert fields == ["n7", str(PERMANENT), "mark", "N7", "disk,slow"]
+
+def test_of_a_mark_and_a_longer_canary_the_mark_names_the_line() -> None:
+    nodes = [node("n7", canary=True, cause="slow"), node("N7", end=5, cause="disk")]
+    by_key = {fields[0]: fields for fields in lines(DriverTable(nodes))}
+    assert by_key["n7"] == ["n7", str(PERMANENT), "mark", "N7", "disk,slow"]
 
 
 def test_a_cause_is_one_line_of_limited_length() -> None:

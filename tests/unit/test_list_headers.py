@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from app.engine.cached_list import accepts_gzip, matches_etag
-from app.engine.table_view import table_version
 from app.watch import MAX_WAIT, wait_seconds
 
 ETAG = b'"00c0ffee-7"'
@@ -62,16 +61,3 @@ def test_compression_is_accepted_or_not(given: bytes | None, accepted: bool) -> 
 )  # fmt: skip
 def test_the_first_valid_wait_counts(given: list[str], seconds: int | None) -> None:
     assert wait_seconds(given) == seconds
-
-
-@pytest.mark.parametrize(
-    ("accept", "version"),
-    [
-        (b"text/plain; version=2", 2), (b"text/plain;version=2", 2), (b'TEXT/PLAIN; Version="2"', 2),
-        (b"text/plain; version=3, text/plain; version=2, */*;q=0.1", 2), (b"text/plain; version=2; q=0.5", 2),
-        (b"text/plain; version=2; q=0", 1), (b"text/plain; version=1", 1), (b"text/plain", 1),
-        (b"application/json; version=2", 1), (b"*/*", 1), (b"", 1), (b",;=, ;", 1), (None, 1),
-    ],
-)  # fmt: skip
-def test_only_a_request_for_version_2_of_the_table_gets_it(accept: bytes | None, version: int) -> None:
-    assert table_version(accept) == version

@@ -441,7 +441,7 @@ public final class SchedulerProgram {
   }
 
   private static Table canaryOf(String host) throws Exception {
-    return Table.read(new StringReader("blocklist-table 2 7 1\n" + entry(host, "canary", "x")));
+    return Table.read(new StringReader("blocklist-table 1 7 1\n" + entry(host, "canary", "x")));
   }
 
   /* What Spark's UI shows: an event of a host changes what is shown of its executors. */

@@ -5,9 +5,6 @@ import java.io.Reader;
 
 /** Reads the body of a response. */
 interface BodyReader {
-  /** The media type that it can read. */
-  String accepts();
-
   /** Returns what the body says; a null is allowed. Throws IOException if it is not what was expected. */
   Object read(Reader text) throws IOException;
 }

@@ -34,10 +34,6 @@ final class ReportLoop extends Loop {
   private static final String NODES = "nodes";
   private static final String REFUSED = "refused";
   private static final BodyReader TEXT = new BodyReader() {
-    public String accepts() {
-      return "application/json";
-    }
-
     public Object read(Reader text) throws IOException {
       char[] chars = new char[MAX_CHARS];
       int length = 0;

@@ -71,7 +71,6 @@ final class ServiceClient {
       // The timeout of a read starts anew with each byte, so one for the whole head of the response is needed.
       timer.schedule(timeout, CONNECT_MILLIS + READ_MILLIS + 1000L * waitSeconds);
       prepare(connection, method, etag, waitSeconds);
-      if (reader != null) connection.setRequestProperty("Accept", reader.accepts());
       if (body != null) write(connection, body);
       int status = connection.getResponseCode();
       timeout.cancel();
@@ -126,6 +125,7 @@ final class ServiceClient {
     connection.setReadTimeout(READ_MILLIS + 1000 * waitSeconds);
     connection.setRequestMethod(method);
     connection.setRequestProperty("User-Agent", userAgent);
+    connection.setRequestProperty("Accept", "*/*");
     connection.setRequestProperty("Accept-Encoding", "gzip");
     String token = settings.currentToken();
     if (token.length() > 0) connection.setRequestProperty("Authorization", "Bearer " + token);

@@ -12,10 +12,9 @@ import java.util.Map;
  * The list of blocked nodes as drivers need it, the same for every application. Immutable.
  *
  * The service writes it as text. The first line is
- *   blocklist-table 2 REVISION LINES
+ *   blocklist-table 1 REVISION LINES
  * and each of the LINES after it, the weakest block first, is separated by tabs:
  *   KEY END canary|mark|evacuate ID CAUSE
- * An older service writes version 1, which has no canary.
  *
  * KEY is the name of a host in lower case, an address in its shortest form, or a short name with a dot behind it, which
  * means each full name that begins with it. END is in Unix milliseconds. The ids that mean one key are merged by the

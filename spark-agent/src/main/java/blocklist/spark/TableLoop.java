@@ -10,11 +10,6 @@ final class TableLoop extends Loop {
   private static final long PAUSE = 1000;
   private static final long SHORT_PAUSE = 20;
   private static final BodyReader READER = new BodyReader() {
-    /** A service that does not know this version sends the first one. */
-    public String accepts() {
-      return "text/plain; version=2";
-    }
-
     public Object read(Reader text) throws IOException {
       return Table.read(text);
     }

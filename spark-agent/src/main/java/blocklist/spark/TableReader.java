@@ -26,7 +26,6 @@ final class TableReader {
   private int filled = 0;
   private long total = 0;
   private int line = 0;
-  private boolean hasCanaries = false;
   private int rank = 0;
   private String id = "";
   private String cause = "";
@@ -38,8 +37,7 @@ final class TableReader {
   Table table() throws IOException {
     String[] head = split(nextLine(), ' ', 4);
     if (head == null || !MAGIC.equals(head[0])) throw invalid("this is not the first line of a table");
-    if (!head[1].matches("[12]")) throw invalid("its version is neither 1 nor 2: " + quoted(head[1]));
-    hasCanaries = head[1].equals("2");
+    if (!"1".equals(head[1])) throw invalid("its version is not 1: " + quoted(head[1]));
     if (!head[2].matches("[0-9]{1,16}")) throw invalid("the revision is not a number: " + quoted(head[2]));
     if (!head[3].matches("[0-9]{1,9}")) throw invalid("the number of lines is not a number: " + quoted(head[3]));
     int lines = Integer.parseInt(head[3]);
@@ -66,8 +64,8 @@ final class TableReader {
   private int action(String text) throws IOException {
     if ("mark".equals(text)) return TableEntry.MARK;
     if ("evacuate".equals(text)) return TableEntry.EVACUATE;
-    if (hasCanaries && "canary".equals(text)) return TableEntry.CANARY;
-    throw invalid("the action is neither " + (hasCanaries ? "canary, " : "") + "mark nor evacuate: " + quoted(text));
+    if ("canary".equals(text)) return TableEntry.CANARY;
+    throw invalid("the action is not canary, mark or evacuate: " + quoted(text));
   }
 
   private void checkKey(String key) throws IOException {
