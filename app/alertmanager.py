@@ -444,7 +444,7 @@ class AlertBlocker:
     def _command(self, node: str, alerts: Sequence[Alert], claimed: _Claimed) -> Command[Sequence[AlertOutcome]]:
         def run(draft: Draft) -> Sequence[AlertOutcome]:
             current = draft.get_blocked(node)
-            claims = () if current is None else draft.claims(current)
+            claims = () if current is None else draft.live_claims(current)
             dismissed = {it.fingerprint for it in alerts if it.firing and self._is_dismissed(draft, it)}
             counted = [alert for alert in alerts if alert.fingerprint not in dismissed]
             repeat = self._automatic_blocks.repeat(draft, node, self._duration, draft.now)
@@ -471,7 +471,7 @@ def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: A
     owner = owner_of(alert.fingerprint)
     for node_id in () if alert.firing else claimed.get(owner, ()):
         node = draft.get(node_id)
-        if node is not None and claim_of(draft.claims(node), owner) is not None:
+        if node is not None and claim_of(draft.live_claims(node), owner) is not None:
             draft.remove_claim(node_id, owner)
             outcome = AlertOutcome.FREED if draft.get(node_id) is None else AlertOutcome.KEPT
     return outcome

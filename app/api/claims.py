@@ -34,11 +34,8 @@ from app.service import Service, service_of
 from blocklist.model.claims import (
     MAX_OWNER_LENGTH,
     Claims,
-    ClaimsOrAuthor,
     check_owner,
-    expand,
     live_claims,
-    own_owner,
     owner_matches,
 )
 from blocklist.model.draft import Draft, PutClaim, not_blocked_message
@@ -72,14 +69,14 @@ class ClaimedNodes(NamedTuple):
     """The nodes that are blocked at one time, their claims, and the dismissals by node: a copy for another thread."""
 
     nodes: Mapping[str, BlockedNode]
-    claims: Mapping[str, ClaimsOrAuthor]
+    claims: Mapping[str, Claims]
     dismissals: Mapping[str, Mapping[str, Dismissal]]
     now: int
 
     @classmethod
     def of(cls, tracker: BlocklistTracker, dismissals: Dismissals, now: int) -> ClaimedNodes:
         """Those of the list at `now`."""
-        return cls(tracker.blocked(now), tracker.all_stored_claims(), dismissals.by_node(), now)
+        return cls(tracker.blocked(now), tracker.known_claims(), dismissals.by_node(), now)
 
     def page(self, pattern: str, *, after: str, limit: int) -> list[NodeOwners]:
         """The first `limit` nodes after the id `after` with claims or dismissals of matching owners, sorted by id."""
@@ -93,14 +90,10 @@ class ClaimedNodes(NamedTuple):
         return chain(self.nodes, (node_id for node_id in self.dismissals if node_id not in self.nodes))
 
     def _matches(self, node_id: str, pattern: str) -> bool:
-        stored = self.claims.get(node_id)
-        if node_id in self.nodes and not isinstance(stored, tuple) and owner_matches(own_owner(stored), pattern):
-            return True
         return bool(self._matching(node_id, pattern) or self._dismissed(node_id, pattern))
 
     def _matching(self, node_id: str, pattern: str) -> Claims:
-        node = self.nodes.get(node_id)
-        claims = () if node is None else live_claims(expand(self.claims.get(node_id), node), self.now)
+        claims = live_claims(self.claims[node_id], self.now) if node_id in self.nodes else ()
         return tuple(claim for claim in claims if owner_matches(claim.owner, pattern))
 
     def _dismissed(self, node_id: str, pattern: str) -> Sequence[Dismissal]:

@@ -7,7 +7,7 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.logs import isolated
-from blocklist.model.claims import own_owner, owner_matches
+from blocklist.model.claims import default_owner, owner_matches
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
@@ -39,7 +39,7 @@ class Principal:
 
     def check_may_block(self) -> None:
         """Raise ForbiddenError unless it may block a node, which makes a claim of its own."""
-        self.check_may_claim_for(own_owner(self.name))
+        self.check_may_claim_for(default_owner(self.name))
 
     def check_may_unblock(self) -> None:
         """Raise ForbiddenError unless it may unblock a node, which removes the claims of all owners."""

@@ -48,7 +48,7 @@ class Dismissals:
     def apply(self, changes: Iterable[Change]) -> None:
         """These changes were committed."""
         for change in changes:
-            if change.dismissed is not None:
+            if change.dismissed:
                 self._add(change.node.id, _dismissals(change))
 
     def by_node(self) -> dict[str, Mapping[str, Dismissal]]:
@@ -96,4 +96,4 @@ def _dismissed_line(node_id: str, dismissal: Dismissal) -> str:
 
 
 def _dismissals(change: Change) -> list[Dismissal]:
-    return [Dismissal(claim.owner, change.at, change.created_by) for claim in change.dismissed or ()]
+    return [Dismissal(claim.owner, change.at, change.created_by) for claim in change.dismissed]

@@ -121,7 +121,7 @@ class EvidenceBlocker:
     def _block_within_limits(self, draft: Draft, due: Sequence[BlockedNode]) -> dict[str, LimitError]:
         """Make the blocks that the limits allow; return the refusals by node id. A renewal needs no further room."""
         max_nodes = self._limit.max_nodes()
-        count = sum(claim_of(draft.claims(node), EVIDENCE_OWNER) is not None for node in draft)
+        count = sum(claim_of(draft.claims(node.id), EVIDENCE_OWNER) is not None for node in draft)
         refused = {}
         for node in due:
             renewal = evidence_claim(draft, node.id, draft.now) is not None

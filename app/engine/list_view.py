@@ -10,7 +10,7 @@ from app.engine.table_view import TableView
 from app.store.history_queries import PastList
 from app.store.queries import LastChange
 from blocklist.model.changes import Change, Snapshot
-from blocklist.model.claims import Claims, expand, live_claims
+from blocklist.model.claims import Claims, live_claims
 from blocklist.model.names import Aliases, Multimap, NameIndex, first_label, no_aliases
 from blocklist.model.node import PERMANENT, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, claims_on, find_blocked, find_one_blocked
@@ -138,7 +138,7 @@ class ListView:
         visible = self.tracker.blocked(now)
         fragments = self._fragments
         body = _json_object([fragments[node_id] for node_id in sorted(visible)])
-        until = self.tracker.next_end()
+        until = self.tracker.next_expiry()
         if until <= now:
             until = _earliest_end(visible)
         return CachedList(body, revision=self.tracker.revision, history=self.tracker.history, valid_until=until)
@@ -380,7 +380,7 @@ def past_list(past: PastList, view: ListView, *, details: bool) -> CachedList:
     for node_id in sorted(past.nodes):
         node = past.nodes[node_id]
         part = dump_list_entry(node, [])
-        claims = live_claims(expand(past.claims[node_id], node), past.at)
+        claims = live_claims(past.claims[node_id], past.at)
         parts.append(part[:-1] + _details(past.last_changes[node_id], claims) if details else part)
     return _cached_list(parts, view, past.revision, PERMANENT)
 

@@ -141,7 +141,7 @@ class TableView:
 
     def _next_end(self, now: int) -> int:
         """When the rendered table ceases to be right by itself, in Unix ms."""
-        until = self._tracker.next_end()
+        until = self._tracker.next_expiry()
         if until > now:
             return until
         return min((node.end for node in self._tracker if not node.ended(now)), default=PERMANENT)

@@ -563,7 +563,7 @@ def _latest(owner: str, changes: Sequence[Change], live: Claim | None) -> Eviden
 
 def _claims_of(owner: str, changes: Sequence[Change]) -> Iterator[tuple[Change, Claim]]:
     for change in changes:
-        if (claim := claim_of(change.claims_after, owner)) is not None:
+        if (claim := claim_of(change.claims, owner)) is not None:
             yield change, claim
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from blocklist.model.claims import Claim, Claims, Repeat, merge_claims
+from blocklist.model.claims import Claim, Claims, Repeat, author_claim, is_author_claim, merge_claims
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.wire.body import dump_json
 
@@ -29,28 +29,33 @@ def dump_claims(claims: Claims) -> str:
     return dump_json(fields).decode()
 
 
-def load_claims(text: str | None, node: BlockedNode) -> Claims | None:
-    """The claims on this node; None if they are implied.
+def dump_block_claims(claims: Claims, node: BlockedNode, author: str | None) -> str | None:
+    """The column of the claims that make this block. Null if the other columns say it all: one claim, of the author."""
+    return None if not node.canary and is_author_claim(claims, author, node) else dump_claims(claims)
 
-    Raises ValueError, KeyError or TypeError for what `dump_claims` does not write.
+
+def load_claims(text: str | None, node: BlockedNode, author: str | None) -> Claims:
+    """The claims that make this block.
+
+    Raises ValueError, KeyError or TypeError for what `dump_block_claims` does not write.
     """
+    if text is None:
+        return author_claim(author, node)
     claims = load_dismissed(text, node.id)
-    if claims is not None and merge_claims(claims).end != node.end:
+    if merge_claims(claims).end != node.end:
         raise ValueError("the claims do not make the block")
     return claims
 
 
-def with_canary(node: BlockedNode, claims: Claims | None) -> BlockedNode:
-    """The node of these claims: it has no column for `canary`, as a canary's claims are never implied."""
-    if claims is None or not all(claim.block.canary for claim in claims):
-        return node
-    return replace(node, canary=True)
+def with_canary(node: BlockedNode, claims: Claims) -> BlockedNode:
+    """The node of these claims: it has no column for `canary`."""
+    return replace(node, canary=True) if claims and all(claim.block.canary for claim in claims) else node
 
 
-def load_dismissed(text: str | None, node_id: str) -> Claims | None:
+def load_dismissed(text: str | None, node_id: str) -> Claims:
     """The claims that a change dismissed. As `load_claims`, but they need not make a block."""
     if text is None:
-        return None
+        return ()
     value = json.loads(text)
     if not isinstance(value, list) or not value:
         raise ValueError("there are no claims")

@@ -21,7 +21,7 @@ from app.store.queries import (
 from app.store.rows import missing_row, read_row
 from app.store.tables import changes, log_base, log_head
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.claims import Claims
 from blocklist.model.names import Aliases, NameIndex, usual_spellings
 from blocklist.model.node import BlockedNode
 
@@ -67,7 +67,7 @@ class PastList:
     revision: int
     nodes: Mapping[str, BlockedNode]
     last_changes: Mapping[str, LastChange]
-    claims: Mapping[str, ClaimsOrAuthor]
+    claims: Mapping[str, Claims]
 
 
 def changes_matching(connection: Connection, criteria: ChangeFilter, since: int, limit: int) -> list[Change]:
@@ -158,7 +158,7 @@ def list_at(connection: Connection, timestamp: int) -> PastList:
 class _PastNode(NamedTuple):
     node: BlockedNode
     last_change: LastChange
-    claims: ClaimsOrAuthor
+    claims: Claims
 
 
 def _base_nodes(connection: Connection, revision: int) -> Iterator[_PastNode]:
@@ -171,7 +171,7 @@ def _changed_nodes(connection: Connection, revision: int) -> Iterator[_PastNode]
     for row in connection.execute(_last_changes_of_nodes(revision, changes.c)):
         change = change_from_row(row)
         last_change = LastChange(change.created_by, change.revision)
-        yield _PastNode(change.node, last_change, change.claims or change.created_by)
+        yield _PastNode(change.node, last_change, change.claims)
 
 
 def _last_changes_of_nodes(revision: int, columns: Iterable[ColumnElement[Any]]) -> Select[Any]:

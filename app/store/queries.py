@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, Self
 from sqlalchemy import ColumnElement, ScalarSelect, Update, delete, func, or_, select, union_all, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.claim_codec import dump_claims, load_claims, load_dismissed, with_canary
+from app.store.claim_codec import dump_block_claims, dump_claims, load_claims, load_dismissed, with_canary
 from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows, readable_rows
 from app.store.tables import DISMISSING, blocked_nodes, changes, listeners, log_head, versions
 from blocklist.model.automatic_blocks import COUNTED_OWNERS, COUNTED_SOURCES
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
-from blocklist.model.claims import MAX_COUNTED, ClaimsOrAuthor
+from blocklist.model.claims import MAX_COUNTED, Claims
 from blocklist.model.names import usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 
@@ -310,12 +310,12 @@ def _renew(connection: Connection, renewal: Update) -> bool:
     return True
 
 
-def listed_from_row(row: Row[Any]) -> tuple[BlockedNode, ClaimsOrAuthor]:
+def listed_from_row(row: Row[Any]) -> tuple[BlockedNode, Claims]:
     """The node in a row of the list, and the claims on it. For `read_row`."""
     action = BlockAction[row.action]
     node = BlockedNode(id=row.id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
-    claims = load_claims(row.claims, node)
-    return with_canary(node, claims), claims or row.created_by
+    claims = load_claims(row.claims, node, row.created_by)
+    return with_canary(node, claims), claims
 
 
 def change_from_row(row: Row[Any]) -> Change:
@@ -344,7 +344,7 @@ def change_from_values(
     """The change in a row of the log, with its columns in order."""
     type_ = ChangeType(kind)
     node = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause)
-    after = None if type_.frees else load_claims(claims, node)
+    after = () if type_.frees else load_claims(claims, node, created_by)
     return Change(
         revision=revision,
         type=type_,
@@ -354,14 +354,17 @@ def change_from_values(
         source=None if source is None else Source(source),
         node=with_canary(node, after),
         claims=after,
-        dismissed=load_dismissed(claims, node_id) if type_.frees else None,
+        dismissed=load_dismissed(claims, node_id) if type_.frees else (),
     )
 
 
 def log_row(change: Change) -> tuple[object, ...]:
     """The row of a change, in the order of the columns. str() is faster than an enum's `value`."""
     node, source = change.node, change.source
-    claims = change.claims or change.dismissed
+    if change.type.frees:
+        claims = dump_claims(change.dismissed) if change.dismissed else None
+    else:
+        claims = dump_block_claims(change.claims, node, change.created_by)
     return (
         change.revision,
         str(change.type),
@@ -374,7 +377,7 @@ def log_row(change: Change) -> tuple[object, ...]:
         node.start,
         node.end,
         node.cause,
-        None if claims is None else dump_claims(claims),
+        claims,
     )
 
 

@@ -173,7 +173,7 @@ def _block(verdict: NodeVerdict, block: BlockedNode) -> BlockedNode:
 
 def own_claim(history: Sequence[Change]) -> Claim | None:
     """The claim of detection after these changes."""
-    return claim_of(history[-1].claims_after, DETECTION_OWNER) if history else None
+    return claim_of(history[-1].claims, DETECTION_OWNER) if history else None
 
 
 def unblocked_at(history: Sequence[Change]) -> int:
@@ -185,7 +185,7 @@ def manual_unblocks(history: Sequence[Change]) -> Iterator[Change]:
     """The changes with which somebody unblocked the node, or removed the claim of detection."""
     before: Claims = ()
     for change in history:
-        after = change.claims_after
+        after = change.claims
         if _overrules(change, before, after):
             yield change
         before = after
@@ -198,7 +198,7 @@ def _overrules(change: Change, before: Claims, after: Claims) -> bool:
     """
     own = claim_of(before, DETECTION_OWNER)
     removed = own is not None and not own.block.ended(change.at) and claim_of(after, DETECTION_OWNER) is None
-    by_hand = change.dismissed is not None or not automatic_claims(before)
+    by_hand = bool(change.dismissed) or not automatic_claims(before)
     return removed or (change.type is ChangeType.UNBLOCKED and by_hand)
 
 
@@ -305,7 +305,7 @@ def actual_blocks(changes: Iterable[Change]) -> list[ActualBlock]:
             if before is not None:
                 found.append(replace(before, end=change.at))
             continue
-        owners = [claim.owner for claim in change.claims_after]
+        owners = [claim.owner for claim in change.claims]
         open_blocks[node.id] = ActualBlock(
             node=node.id,
             start=before.start if before else change.at,

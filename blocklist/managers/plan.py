@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import reduce
 from typing import Protocol, TypeVar, runtime_checkable
 
-from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.claims import Claims
 from blocklist.model.node import BlockAction, BlockedNode, merge
 from blocklist.model.reported_node import NodeFacts
 from blocklist.model.time import to_utc
@@ -74,7 +74,7 @@ class DesiredState:
     revision: int
     history: str | None = None
     nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
-    claims: Mapping[str, ClaimsOrAuthor] = field(default_factory=dict)
+    claims: Mapping[str, Claims] = field(default_factory=dict)
 
 
 P = TypeVar("P", bound=ManagerPlan)

@@ -109,7 +109,7 @@ class ReconcileLoop(Generic[P]):
                     revision=tracker.revision,
                     history=tracker.history,
                     nodes=nodes,
-                    claims=tracker.all_stored_claims(),
+                    claims=tracker.known_claims(),
                 )
                 self._requested.clear()
                 pending = not self._reconcile_once(desired)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from blocklist.model.changes import Change, ChangeType, Source
-from blocklist.model.claims import MAX_COUNTED, Repeat, RepeatRule, expand, owner_matches
+from blocklist.model.claims import MAX_COUNTED, Repeat, RepeatRule, owner_matches
 from blocklist.model.draft import Draft
 from blocklist.model.names import Aliases, MachineIndex, NameIndex, no_aliases, normalize_name, short_name
 from blocklist.model.tracker import BlocklistView
@@ -164,8 +164,7 @@ def _is_claimed(change: Change) -> bool:
 
 
 def _has_counted_owner(change: Change) -> bool:
-    claims = expand(change.claims or change.created_by, change.node)
-    return any(_is_counted(claim.owner) for claim in claims)
+    return any(_is_counted(claim.owner) for claim in change.claims)
 
 
 def _begun(blocks: _Blocks, change: Change) -> _Blocks:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from blocklist.model.claims import Claims, ClaimsOrAuthor, Repeat, expand
+from blocklist.model.claims import Claims, Repeat
 from blocklist.model.node import BlockedNode
 
 
@@ -54,10 +54,9 @@ class Change:
 
     `node` is the node after the change; after unblocking or expiry, the node as it was last blocked, but not as a
     canary, which the log knows by its claims. `at` is the time of the change in Unix milliseconds, `created_by` the
-    author's name if known, `forced` the reason for bypassing limits. `claims` are those after the change; None if they
-    are implied (see claims.py), or none are left.
-    `dismissed` are the claims of automatic owners that unblocking removed; None if there were none.
-    `request_id` is only known to the process that made the change; the change log does not keep it.
+    author's name if known, `forced` the reason for bypassing limits. `claims` are those after the change;
+    `dismissed` are those of automatic owners that unblocking removed. `request_id` is only known to the process that
+    made the change; the change log does not keep it.
     """
 
     # Final (checked by mypy) instead of `frozen`, which would dominate the time to create a change.
@@ -67,20 +66,15 @@ class Change:
     node: Final[BlockedNode]
     created_by: Final[str | None] = None
     forced: Final[str | None] = None
-    claims: Final[Claims | None] = None
-    dismissed: Final[Claims | None] = None
+    claims: Final[Claims] = ()
+    dismissed: Final[Claims] = ()
     source: Final[Source | None] = field(default=None, compare=False)
     request_id: Final[str | None] = field(default=None, compare=False)
 
     @property
-    def claims_after(self) -> Claims:
-        """The claims on the node after the change, implied ones too; none if it frees the node."""
-        return () if self.type.frees else expand(self.claims or self.created_by, self.node)
-
-    @property
     def repeat(self) -> Repeat | None:
         """Why the block lasts longer than usual, if it is a repeated automatic one; the last of several claims."""
-        repeats = (claim.repeat for claim in reversed(self.claims or ()))
+        repeats = (claim.repeat for claim in reversed(self.claims))
         return next((repeat for repeat in repeats if repeat is not None), None)
 
 
@@ -88,10 +82,10 @@ class Change:
 class Snapshot:
     """The whole list at a revision of a history (eight hex digits; revisions of two histories do not compare).
 
-    `claims` are those of each node; a node without is claimed by `anonymous`, as far as it is known.
+    `claims` are those of each node; where they are not known, as in a client, `anonymous` claims the node.
     """
 
     revision: int
     history: str
     nodes: Mapping[str, BlockedNode] = field(default_factory=lambda: MappingProxyType({}))
-    claims: Mapping[str, ClaimsOrAuthor] = field(default_factory=lambda: MappingProxyType({}))
+    claims: Mapping[str, Claims] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,8 +1,4 @@
-"""Claims: the reasons of several owners for one node to be blocked. The block of the node is the merge of them. Pure.
-
-A change of a node and the list store no claims if they are implied: the node has one claim, of the author of its last
-change, with the fields of the block, and it is no canary. That is what every change was before there were claims.
-"""
+"""Claims: the reasons of several owners for one node to be blocked. The node's block is the merge of them. Pure."""
 
 from __future__ import annotations
 
@@ -119,35 +115,25 @@ class Claim:
 
 Claims = tuple[Claim, ...]
 """All claims on a node, in the order in which they were made."""
-ClaimsOrAuthor = Claims | str | None
-"""Claims, or for implied ones the author."""
 
 
-def own_owner(author: str | None) -> str:
-    """The owner for whom an author acts unless he says otherwise."""
+def default_owner(author: str | None) -> str:
+    """The owner for whom an author acts unless the request names another one."""
     return ANONYMOUS if author is None else author
 
 
-def expand(stored: ClaimsOrAuthor, block: BlockedNode) -> Claims:
-    """The claims on a node with this block."""
-    if isinstance(stored, tuple):
-        return stored
-    return (Claim(owner=own_owner(stored), author=stored, block=block),)
+def author_claim(author: str | None, block: BlockedNode) -> Claims:
+    """The only claim on a node with this block: its author's own."""
+    return (Claim(owner=default_owner(author), author=author, block=block),)
 
 
-def is_sole_owner(stored: ClaimsOrAuthor, author: str | None) -> bool:
-    """Whether the only claim is implied, and the author's own."""
-    return not isinstance(stored, tuple) and own_owner(stored) == own_owner(author)
-
-
-def is_authored_by(stored: ClaimsOrAuthor, author: str | None) -> bool:
-    """Whether this author made one of the claims."""
-    return any(claim.author == author for claim in stored) if isinstance(stored, tuple) else stored == author
-
-
-def explicit(claims: Claims, block: BlockedNode, author: str | None) -> Claims | None:
-    """The claims; None if they are implied by the block and the author of its last change."""
-    return None if not block.canary and claims == expand(author, block) else claims
+def is_author_claim(claims: Claims, author: str | None, block: BlockedNode) -> bool:
+    """Whether these are what `author_claim` returns; it then need not be written beside the block."""
+    if len(claims) != 1:
+        return False
+    (claim,) = claims
+    plain = claim.author == author and claim.owner == default_owner(author) and claim.repeat is None
+    return plain and (claim.block is block or claim.block == block)
 
 
 def merge_claims(claims: Iterable[Claim]) -> BlockedNode:
@@ -182,7 +168,7 @@ def automatic_claims(claims: Claims) -> Claims:
 
 def check_room(claims: Sequence[Claim], owner: str, author: str | None) -> None:
     """Raise LimitError if the owner, for whom the author acts, would be one too many."""
-    if len(claims) >= MAX_CLAIMS and owner != own_owner(author) and claim_of(claims, owner) is None:
+    if len(claims) >= MAX_CLAIMS and owner != default_owner(author) and claim_of(claims, owner) is None:
         raise LimitError(
             f"Node {claims[0].block.id} has {len(claims)} claims, the maximum: remove one of them first, or unblock the"
             " node, which removes all."

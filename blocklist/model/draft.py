@@ -10,16 +10,13 @@ from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.claims import (
     Claim,
     Claims,
-    ClaimsOrAuthor,
     Repeat,
     automatic_claims,
     check_room,
     claim_of,
-    explicit,
-    is_sole_owner,
+    default_owner,
     merge_claims,
     narrows,
-    own_owner,
     with_claim,
     without_owner,
 )
@@ -54,7 +51,7 @@ class Draft:
         self.changes: list[Change] = []
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
-        self._claims: dict[str, ClaimsOrAuthor] = {}
+        self._claims: dict[str, Claims] = {}
         self._names = NameIndex(aliases=base.aliases)
         self._count_delta = 0
 
@@ -90,18 +87,14 @@ class Draft:
         """The node in this draft, even if its end has passed."""
         return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
 
-    def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
-        """The claims on a node in this draft, those that have ended included; for implied ones their author."""
-        return self._claims[node_id] if node_id in self._nodes else self._base.stored_claims(node_id)
+    def claims(self, node_id: str) -> Claims:
+        """The claims on a node in this draft, those that have ended included; none if it is not on the list."""
+        return self._claims[node_id] if node_id in self._nodes else self._base.claims(node_id)
 
     def claimed_by(self, owner: str) -> Iterator[str]:
-        """The ids on which an owner has a claim in this draft that is not implied, those that have ended included."""
+        """The ids on which an owner has a claim in this draft, those that have ended included."""
         yield from (node_id for node_id in self._base.claimed_by(owner) if node_id not in self._nodes)
-        yield from (
-            node_id
-            for node_id, stored in self._claims.items()
-            if self._nodes[node_id] is not None and isinstance(stored, tuple) and claim_of(stored, owner) is not None
-        )
+        yield from (node_id for node_id, claims in self._claims.items() if claim_of(claims, owner) is not None)
 
     def matching(self, node_id: str) -> Iterator[str]:
         """The ids in this draft that mean the same machine, in no order."""
@@ -136,21 +129,19 @@ class Draft:
         """
         current = self.get_blocked(node.id)
         if current is None:
-            self.expire(node.id)
-            self._record(ChangeType.BLOCKED, node, None if repeat is None else (self._own_claim(node, repeat),))
-            return node
+            return self._record_new((self._own_claim(node, repeat),))
         if not allow_merge:
             raise ConflictError(already_blocked_message(current), {node.id: current})
         block = node if node.id == current.id else replace(node, id=current.id)
-        if is_sole_owner(self.stored_claims(current.id), self.author.name):
-            return self._merge_sole(current, block)
-        own = claim_of(self.claims(current), own_owner(self.author.name))
+        claims = claims_on(self, current, self.now)
+        own = claim_of(claims, default_owner(self.author.name))
         if own is not None:
             block = merge(own.block, block)
             if block is own.block:
                 return current
             repeat = own.repeat
-        return self.change_claims(current.id, [self._own_claim(block, repeat)], ())
+        after = with_claim(claims, self._own_claim(block, repeat))
+        return self._record_claims(self._expire_claims(current), after)
 
     def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
         """Block several nodes, all or none: id to node and allow_merge.
@@ -174,7 +165,7 @@ class Draft:
         Raises NotFoundError if it is not blocked, and AmbiguousNodeError if the name matches several blocked nodes.
         """
         node = self._expire_claims(self._find(node_id))
-        self._record(ChangeType.UNBLOCKED, node, dismissed=automatic_claims(self.claims(node)))
+        self._record(ChangeType.UNBLOCKED, node, dismissed=automatic_claims(self.live_claims(node)))
         return node
 
     def put_claim(self, owner: str, node: BlockedNode) -> PutClaim:
@@ -184,7 +175,7 @@ class Draft:
         too many claims.
         """
         current = self.get_blocked(node.id)
-        before = None if current is None else claim_of(self.claims(current), owner)
+        before = None if current is None else claim_of(self.live_claims(current), owner)
         block = replace(node, id=node.id if current is None else current.id, start=_start(before, node))
         if before is not None and current is not None and before.block == block:
             return PutClaim(before, current, created=False)
@@ -198,7 +189,7 @@ class Draft:
         Raises NotFoundError if he has none on it, and AmbiguousNodeError if the name matches several blocked nodes.
         """
         current = self._find(node_id)
-        if claim_of(self.claims(current), owner) is None:
+        if claim_of(self.live_claims(current), owner) is None:
             raise NotFoundError(no_claim_message(current.id, owner))
         return self.change_claims(current.id, (), [owner])
 
@@ -221,7 +212,7 @@ class Draft:
         missing = [
             not_blocked_message(node_id) if node is None else no_claim_message(node.id, owner)
             for node_id, node in found.items()
-            if node is None or claim_of(self.claims(node), owner) is None
+            if node is None or claim_of(self.live_claims(node), owner) is None
         ]
         if missing:
             summary = f"{owner} has no claim on {len(missing)} of {len(found)} nodes."
@@ -237,7 +228,7 @@ class Draft:
         there are none to put on a free node.
         """
         current = self.get_blocked(node_id)
-        claims: Claims = () if current is None else self.claims(current)
+        claims: Claims = () if current is None else self.live_claims(current)
         for owner in removed_owners:
             claims = without_owner(claims, owner)
         for claim in put:
@@ -249,7 +240,7 @@ class Draft:
             return self._record_new(claims)
         return self._record_claims(self._expire_claims(current), claims)
 
-    def claims(self, node: BlockedNode) -> Claims:
+    def live_claims(self, node: BlockedNode) -> Claims:
         """The claims on a node of this draft that have not ended."""
         return claims_on(self, node, self.now)
 
@@ -265,8 +256,8 @@ class Draft:
 
     def _expire_claims(self, node: BlockedNode) -> BlockedNode:
         """Record that claims on a blocked node have expired, if so; return the node as it is then."""
-        stored = self.stored_claims(node.id)
-        if not isinstance(stored, tuple) or len(live := self.claims(node)) == len(stored):
+        live = self.live_claims(node)
+        if len(live) == len(self.claims(node.id)):
             return node
         node = merge_claims(live)
         self._record(ChangeType.NARROWED, node, live, _EXPIRY)
@@ -276,19 +267,11 @@ class Draft:
         """Raise LimitError if the owner would be one too many on one of the nodes."""
         for node_id in node_ids:
             current = self.get_blocked(node_id)
-            # An implied claim is the only one.
-            if current is not None and isinstance(self.stored_claims(current.id), tuple):
-                check_room(self.claims(current), owner, self.author.name)
-
-    def _merge_sole(self, current: BlockedNode, block: BlockedNode) -> BlockedNode:
-        """Merge into the only claim, the author's own and implied one: half of the work of other merges."""
-        merged = merge(current, block)
-        if merged is not current:
-            self._record(ChangeType.MERGED, merged)
-        return merged
+            if current is not None:
+                check_room(self.live_claims(current), owner, self.author.name)
 
     def _own_claim(self, block: BlockedNode, repeat: Repeat | None) -> Claim:
-        return Claim(owner=own_owner(self.author.name), author=self.author.name, block=block, repeat=repeat)
+        return Claim(owner=default_owner(self.author.name), author=self.author.name, block=block, repeat=repeat)
 
     def _find(self, node_id: str) -> BlockedNode:
         node = find_one_blocked(self, node_id, self.now)
@@ -308,7 +291,7 @@ class Draft:
             self._record(ChangeType.UNBLOCKED, current)
             return current
         after = merge_claims(claims)
-        removed = {claim.owner for claim in self.claims(current)} - {claim.owner for claim in claims}
+        removed = {claim.owner for claim in self.live_claims(current)} - {claim.owner for claim in claims}
         kind = ChangeType.NARROWED if removed or narrows(current, after) else ChangeType.MERGED
         self._record(kind, after, claims)
         return after
@@ -317,11 +300,11 @@ class Draft:
         self,
         kind: ChangeType,
         node: BlockedNode,
-        claims: Claims | None = None,
+        claims: Claims = (),
         author: Author | None = None,
         dismissed: Claims = (),
     ) -> None:
-        """Record a change. Without `claims` the node has one of the author, or is free."""
+        """Record a change. Without `claims` the node is free."""
         by = author or self.author
         if kind.frees and node.canary:
             node = replace(node, canary=False)
@@ -332,14 +315,14 @@ class Draft:
             node=node,
             created_by=by.name,
             forced=by.forced,
-            claims=None if claims is None else explicit(claims, node, by.name),
-            dismissed=dismissed or None,
+            claims=claims,
+            dismissed=dismissed,
             source=by.source,
             request_id=by.request_id,
         )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
-        self._claims[node.id] = change.claims or change.created_by
+        self._claims[node.id] = claims
         self._names.add(node.id)
         self._count_delta += _COUNT_DELTA.get(kind, 0)
 

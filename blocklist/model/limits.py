@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Final
 
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import ANONYMOUS, is_authored_by
+from blocklist.model.claims import ANONYMOUS
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
@@ -264,7 +264,7 @@ def _domain_violation(domain: ExceededDomain, current: Draft) -> str:
 
 
 def _claimed_by(name: str, block: BlockedNode | None, current: Draft) -> str:
-    claims = () if block is None else current.claims(block)
+    claims = () if block is None else current.live_claims(block)
     owners = [claim.owner for claim in claims if claim.owner != ANONYMOUS]
     return f"{name} by {', '.join(owners)}" if owners else name
 
@@ -289,7 +289,7 @@ def _author_violations(max_nodes: int, current: Draft, proposed: Draft) -> Itera
 
 
 def _is_by(author: str | None, draft: Draft, node_id: str) -> bool:
-    return is_authored_by(draft.stored_claims(node_id), author)
+    return any(claim.author == author for claim in draft.claims(node_id))
 
 
 def _duration_violations(limits: Limits, current: Draft, proposed: Draft, role: Role) -> Iterator[str]:
@@ -309,8 +309,8 @@ def _lengthens_claim(change: Change, current: Draft, latest: int) -> bool:
     if change.type.frees or change.node.end <= latest:
         return False
     before = current.get_blocked(change.node.id)
-    ends = {} if before is None else {claim.owner: claim.block.end for claim in current.claims(before)}
-    return any(claim.block.end > max(latest, ends.get(claim.owner, 0)) for claim in change.claims_after)
+    ends = {} if before is None else {claim.owner: claim.block.end for claim in current.live_claims(before)}
+    return any(claim.block.end > max(latest, ends.get(claim.owner, 0)) for claim in change.claims)
 
 
 def _minimum_violations(found: Sequence[Shortfall]) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from blocklist.model.changes import Change, Snapshot
-from blocklist.model.claims import Claims, ClaimsOrAuthor, claim_of, expand, live_claims
+from blocklist.model.claims import Claims, author_claim, claim_of, live_claims
 from blocklist.model.errors import AmbiguousNodeError
 from blocklist.model.names import Aliases, Multimap, NameIndex, no_aliases, normalize_name, same_machine
 from blocklist.model.node import PERMANENT, BlockedNode
@@ -37,13 +37,11 @@ class BlocklistTracker:
         self.history = snapshot.history
         self._nodes = dict(snapshot.nodes)
         self._names = NameIndex(snapshot.nodes, self._aliases)
-        # Without an entry: one claim, of an author without a name. That costs no memory.
-        self._claims = {node_id: stored for node_id, stored in snapshot.claims.items() if stored is not None}
+        self._claims = dict(snapshot.claims)
         self._by_owner = Multimap()
-        for node_id, stored in self._claims.items():
-            self._by_owner.move(node_id, set(), _owners_in(stored))
-        self._ends = EndQueue(self._nodes, self._end_of)
-        self._claim_ends = EndQueue(self._claims, self._first_claim_end)
+        for node_id, claims in self._claims.items():
+            self._by_owner.move(node_id, set(), _owners(claims))
+        self._ends = EndQueue(self._nodes, self._first_end)
 
     def apply(self, change: Change) -> None:
         """Apply the next change. Raises OutOfOrderError unless it has the next revision."""
@@ -54,17 +52,16 @@ class BlocklistTracker:
         if change.type.frees:
             self._nodes.pop(node.id, None)
             self._names.discard(node.id)
-            self._set_claims(node.id, None)
+            self._by_owner.move(node.id, _owners(self._claims.pop(node.id, ())), set())
             return
-        before = self._nodes.get(node.id)
-        self._nodes[node.id] = node
-        if before is None:
+        if node.id not in self._nodes:
             self._names.add(node.id)
-        if not node.permanent and (before is None or before.end != node.end):
-            self._ends.push(node.end, node.id)
-        stored = change.claims or change.created_by
-        if stored is not None or self._claims:
-            self._set_claims(node.id, stored)
+        end_before = self._first_end(node.id)
+        self._by_owner.move(node.id, _owners(self._claims.get(node.id, ())), _owners(change.claims))
+        self._nodes[node.id], self._claims[node.id] = node, change.claims
+        end = self._first_end(node.id)
+        if end is not None and end != end_before:
+            self._ends.push(end, node.id)
 
     def get(self, node_id: str) -> BlockedNode | None:
         """The node, even if its end has passed and the `expired` change is not committed yet."""
@@ -80,33 +77,30 @@ class BlocklistTracker:
 
     def blocked(self, now: int) -> dict[str, BlockedNode]:
         """The nodes that are blocked at `now` (FLIP-224, getAllBlockedNodes), in no particular order."""
-        if self.next_end() > now:
+        if self.next_expiry() > now:
             return dict(self._nodes)
         return {node_id: node for node_id, node in self._nodes.items() if not node.ended(now)}
 
     def count(self, now: int) -> int:
         """Number of nodes blocked at `now`."""
-        return len(self._nodes) if self.next_end() > now else len(self.blocked(now))
-
-    def next_end(self) -> int:
-        """The earliest end of all nodes, in Unix milliseconds; PERMANENT if no node will expire."""
-        return self._ends.next()
+        return len(self._nodes) if self.next_expiry() > now else len(self.blocked(now))
 
     def next_expiry(self) -> int:
-        """The earliest end of all nodes and claims, in Unix milliseconds; PERMANENT if nothing will expire."""
-        return min(self._ends.next(), self._claim_ends.next())
+        """The earliest end of all claims, and so of all nodes (Unix ms); PERMANENT if nothing will expire."""
+        return self._ends.next()
 
     def ended(self, now: int) -> list[BlockedNode]:
         """The nodes of which the end has passed, or that of one of their claims; the earliest first."""
-        ids = {*self._ends.ended(now), *self._claim_ends.ended(now)}
-        return sorted((self._nodes[node_id] for node_id in ids), key=lambda node: (node.end, node.id))
+        nodes = (self._nodes[node_id] for node_id in self._ends.ended(now))
+        return sorted(nodes, key=lambda node: (node.end, node.id))
 
-    def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
-        """The claims on a node on the list, those that have ended included; for implied ones their author."""
-        return self._claims.get(node_id)
+    def claims(self, node_id: str) -> Claims:
+        """The claims on a node, those that have ended included; none if it is not on the list."""
+        node = self._nodes.get(node_id)
+        return () if node is None else self._claims.get(node_id) or author_claim(None, node)
 
     def claimed_by(self, owner: str) -> Collection[str]:
-        """The ids of the nodes on which an owner has a claim that is not implied, those that have ended included."""
+        """The ids of the nodes on which an owner has a claim, those that have ended included."""
         return self._by_owner[owner]
 
     def __len__(self) -> int:
@@ -115,35 +109,20 @@ class BlocklistTracker:
     def __iter__(self) -> Iterator[BlockedNode]:
         return iter(self._nodes.values())
 
-    def all_stored_claims(self) -> dict[str, ClaimsOrAuthor]:
-        """A copy of what `stored_claims` returns for each node, without those where that is None."""
+    def known_claims(self) -> dict[str, Claims]:
+        """A copy of the claims on each node: in the service on all, in a client on those that have changed."""
         return dict(self._claims)
 
-    def _set_claims(self, node_id: str, stored: ClaimsOrAuthor) -> None:
-        self._by_owner.move(node_id, _owners_in(self._claims.get(node_id)), _owners_in(stored))
-        if stored is None:
-            self._claims.pop(node_id, None)
-            return
-        self._claims[node_id] = stored
-        if isinstance(stored, tuple):
-            self._claim_ends.push(_first_end(stored), node_id)
-
-    def _end_of(self, node_id: str) -> int | None:
+    def _first_end(self, node_id: str) -> int | None:
+        """The end of a node, or of the first of its claims; None if it is not on the list."""
         node = self._nodes.get(node_id)
-        return None if node is None else node.end
-
-    def _first_claim_end(self, node_id: str) -> int | None:
-        stored = self._claims.get(node_id)
-        return _first_end(stored) if isinstance(stored, tuple) else None
+        if node is None:
+            return None
+        return min((claim.block.end for claim in self._claims.get(node_id, ())), default=node.end)
 
 
-def _owners_in(stored: ClaimsOrAuthor) -> set[str]:
-    """None if the claims are implied."""
-    return {claim.owner for claim in stored} if isinstance(stored, tuple) else set()
-
-
-def _first_end(claims: Claims) -> int:
-    return min(claim.block.end for claim in claims)
+def _owners(claims: Claims) -> set[str]:
+    return {claim.owner for claim in claims}
 
 
 # EndQueue: which of many things ends first. Pure.
@@ -206,11 +185,11 @@ class BlocklistView(Protocol):
     def matching(self, node_id: str) -> Iterable[str]:
         """The ids on the list that mean the same machine, in no order."""
 
-    def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
-        """The claims on a node on the list, those that have ended included; for implied ones their author."""
+    def claims(self, node_id: str) -> Claims:
+        """The claims on a node, those that have ended included; none if it is not on the list."""
 
     def claimed_by(self, owner: str) -> Iterable[str]:
-        """The ids on the list on which an owner has a claim that is not implied, those that have ended included."""
+        """The ids on the list on which an owner has a claim, those that have ended included."""
 
     def aliases(self, node_id: str) -> Collection[str]:
         """What else the machine is called, see blocklist.model.names.Aliases."""
@@ -251,19 +230,14 @@ def find_one_blocked(view: BlocklistView, node_id: str, now: int) -> BlockedNode
 
 def claims_on(view: BlocklistView, node: BlockedNode, now: int) -> Claims:
     """The claims on a node of the view that have not ended at `now`; none if its block has."""
-    return live_claims(expand(view.stored_claims(node.id), node), now)
+    return live_claims(view.claims(node.id), now)
 
 
 def nodes_claimed_by(view: BlocklistView, owners: Collection[str], now: int) -> Mapping[str, Sequence[str]]:
-    """The ids of the nodes that these owners claim at `now`, by owner, under whatever names.
-
-    Without claims that are implied: their owner is an author.
-    """
+    """The ids of the nodes that these owners claim at `now`, by owner, under whatever names."""
     return {
-        owner: [node_id for node_id in view.claimed_by(owner) if _claims(view, owner, node_id, now)] for owner in owners
+        owner: [
+            node_id for node_id in view.claimed_by(owner) if claim_of(live_claims(view.claims(node_id), now), owner)
+        ]
+        for owner in owners
     }
-
-
-def _claims(view: BlocklistView, owner: str, node_id: str, now: int) -> bool:
-    stored = view.stored_claims(node_id)
-    return isinstance(stored, tuple) and claim_of(live_claims(stored, now), owner) is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
-from blocklist.model.claims import Claims
+from blocklist.model.claims import Claims, author_claim, is_author_claim
 from blocklist.model.node import BlockedNode
 from blocklist.wire.body import Body, Doc, Json, Millis, Rule, between, dump_json, matching, with_example
 from blocklist.wire.nodes import ClaimBody, NodeBody, claim_body, node_fields
@@ -52,13 +52,18 @@ class ChangeBody(Body):
             created_by=self.created_by,
             forced=self.forced,
             node=node,
-            claims=_claims(self.claims, node.id),
-            dismissed=_claims(self.dismissed, node.id),
+            claims=self._claims(node),
+            dismissed=_claims(self.dismissed or (), node.id),
         )
 
+    def _claims(self, node: BlockedNode) -> Claims:
+        if ChangeType(self.type).frees:
+            return ()
+        return author_claim(self.created_by, node) if self.claims is None else _claims(self.claims, node.id)
 
-def _claims(bodies: Sequence[ClaimBody] | None, node_id: str) -> Claims | None:
-    return None if bodies is None else tuple(body.value(node_id) for body in bodies)
+
+def _claims(bodies: Sequence[ClaimBody], node_id: str) -> Claims:
+    return tuple(body.value(node_id) for body in bodies)
 
 
 @dataclass(kw_only=True)
@@ -105,6 +110,7 @@ class ChangesPage(Body):
 
 def change_body(change: Change) -> Json:
     """A change in the change log and the watch."""
+    implied = change.type.frees or is_author_claim(change.claims, change.created_by, change.node)
     return {
         "revision": change.revision,
         "type": change.type.value,
@@ -112,8 +118,8 @@ def change_body(change: Change) -> Json:
         "createdBy": change.created_by,
         **({} if change.forced is None else {"forced": change.forced}),
         "node": {"id": change.node.id, **node_fields(change.node)},
-        **({} if change.claims is None else {"claims": [claim_body(claim) for claim in change.claims]}),
-        **({} if change.dismissed is None else {"dismissed": [claim_body(claim) for claim in change.dismissed]}),
+        **({} if implied else {"claims": [claim_body(claim) for claim in change.claims]}),
+        **({"dismissed": [claim_body(claim) for claim in change.dismissed]} if change.dismissed else {}),
     }
 
 

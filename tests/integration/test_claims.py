@@ -380,7 +380,7 @@ def test_the_python_client_knows_canaries(start_in_process: StartInProcess) -> N
         assert client.get("n1") == client.listing().nodes[0].node == client.claims("n1")[0].block == blocked
         (change,) = client.history("n1")
         assert change == next(watched)
-        assert change.node == change.claims_after[0].block == blocked
+        assert change.node == change.claims[0].block == blocked
         assert [claim.canary for claim in client.all_claims()] == [True]
         with client.watch() as again:
             snapshot = next(again)

@@ -32,7 +32,7 @@ NOW = 8 * APPLICATION
 def change(kind: ChangeType, at: int, *owners: str, cause: str = "slow") -> Change:
     node = BlockedNode(id="n3", action=BlockAction.MARK_BLOCKED, start=1, end=10**12, cause=cause)
     claims = tuple(Claim(owner=owner, author=None, block=node) for owner in owners)
-    return Change(revision=1, type=kind, at=at, node=merge_claims(claims) if claims else node, claims=claims or None)
+    return Change(revision=1, type=kind, at=at, node=merge_claims(claims) if claims else node, claims=claims)
 
 
 def summaries(*slow: Mapping[str, float]) -> Summaries:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
+from blocklist.model.claims import author_claim
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, NotFoundError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -38,7 +39,10 @@ def test_blocking_a_free_node_is_one_change_with_the_next_revision() -> None:
     draft = drafted()
     new = node("a")
     assert draft.block(new, allow_merge=False) is new
-    blocked = Change(revision=8, type=ChangeType.BLOCKED, at=NOW, node=new, created_by="ops", forced="a fire")
+    claims = author_claim("ops", new)
+    blocked = Change(
+        revision=8, type=ChangeType.BLOCKED, at=NOW, node=new, created_by="ops", forced="a fire", claims=claims
+    )
     assert draft.changes == [blocked]
     assert draft.changes[0].source is Source.REQUEST
     assert (draft.revision, draft.get("a")) == (8, new)

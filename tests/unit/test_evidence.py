@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Snapshot
+from blocklist.model.claims import author_claim
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import (
@@ -521,7 +522,8 @@ def verdict(node: str = "a", at: int = NOW, applications: int = 2, finding: Find
 def tracker(*nodes: BlockedNode, author: str | None = None) -> BlocklistTracker:
     """A list with these nodes, which this author claims."""
     by_id = {node.id: node for node in nodes}
-    return BlocklistTracker(Snapshot(revision=7, history="00000000", nodes=by_id, claims=dict.fromkeys(by_id, author)))
+    claims = {node.id: author_claim(author, node) for node in nodes}
+    return BlocklistTracker(Snapshot(revision=7, history="00000000", nodes=by_id, claims=claims))
 
 
 def node(cause: str = "Hot", *, end: int = PERMANENT, action: BlockAction = BlockAction.MARK_BLOCKED) -> BlockedNode:

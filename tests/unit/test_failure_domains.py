@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Snapshot
+from blocklist.model.claims import author_claim
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
@@ -31,7 +32,8 @@ def refusals(
 ) -> list[str]:
     """The sentences with which blocking the new nodes is refused; `blocked` are blocked nodes with their authors."""
     nodes = {name: node(name, end=NOW if name in ended else PERMANENT) for name in blocked}
-    snapshot = Snapshot(revision=7, history="00c0ffee", nodes=nodes, claims=blocked)
+    claims = {name: author_claim(author, nodes[name]) for name, author in blocked.items()}
+    snapshot = Snapshot(revision=7, history="00c0ffee", nodes=nodes, claims=claims)
     draft = Draft(BlocklistTracker(snapshot), NOW)
     proposed = draft.fork()
     for name in new:

@@ -34,7 +34,7 @@ from blocklist.managers.kubernetes.plan import (
     make_plan,
 )
 from blocklist.managers.plan import DesiredState, StepAction
-from blocklist.model.claims import Claim
+from blocklist.model.claims import Claim, author_claim
 from blocklist.model.reported_node import NodeFacts
 from tests.integration.process import wait_until
 
@@ -163,7 +163,7 @@ class TestPlan:
     def test_each_step_has_a_reason(self) -> None:
         bodies = [node_body("n1"), node_body("n2"), node_body("n3", [OWN]), node_body("n4")]
         evacuate = block("n2", BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
-        plan = plan_of(bodies, block("n1"), evacuate, block("n9"), claims={"n1": "anna"})
+        plan = plan_of(bodies, block("n1"), evacuate, block("n9"), claims={"n1": author_claim("anna", block("n1"))})
         assert [(step.action, step.reason) for step in plan.steps] == [
             (StepAction.BLOCK, "Node n1 is blocked without end by anna (disk): it gets no new pods."),
             (StepAction.EVACUATE, "Node n2 is blocked without end (disk): it gets no new pods."),
@@ -231,7 +231,7 @@ class TestPlan:
             for owner, author in (("anna", "anna"), ("kernel", "anna"), ("evidence", None))
         )
         assert author_of(claims) == "anna, evidence"
-        assert author_of(None) is None
+        assert author_of(author_claim(None, block("n1"))) is None
 
 
 def test_a_node_is_described_by_its_names_and_labels() -> None:

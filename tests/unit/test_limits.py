@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.engine.limits import LimitGuard
 from app.settings import Settings
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
+from blocklist.model.claims import author_claim
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, LimitError
 from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, check_limits
@@ -37,9 +38,8 @@ def node(node_id: str, *, end: int = PERMANENT, action: BlockAction = MARK, caus
 
 
 def listed(*nodes: BlockedNode, authors: Mapping[str, str | None] | None = None) -> BlocklistTracker:
-    return BlocklistTracker(
-        Snapshot(revision=7, history="00c0ffee", nodes={n.id: n for n in nodes}, claims=authors or {})
-    )
+    claims = {n.id: author_claim((authors or {}).get(n.id), n) for n in nodes}
+    return BlocklistTracker(Snapshot(revision=7, history="00c0ffee", nodes={n.id: n for n in nodes}, claims=claims))
 
 
 def listener_nodes(minimum: int, *nodes: str, listener_id: str = "jm") -> ListenerNodes:

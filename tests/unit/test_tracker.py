@@ -44,7 +44,7 @@ def test_an_unblocked_or_expired_node_is_removed(kind: ChangeType) -> None:
     tracker = empty()
     tracker.apply(change(1, node("a", 10)))
     tracker.apply(change(2, node("a", 10), kind))
-    assert (tracker.get("a"), len(tracker), tracker.next_end()) == (None, 0, PERMANENT)
+    assert (tracker.get("a"), len(tracker), tracker.next_expiry()) == (None, 0, PERMANENT)
 
 
 def test_freeing_an_unknown_node_only_moves_the_revision() -> None:
@@ -59,7 +59,7 @@ def test_a_snapshot_replaces_everything() -> None:
     tracker.reset(Snapshot(revision=1, history="0ddba115", nodes={"b": node("b", 20)}))
     assert (tracker.revision, tracker.history) == (1, "0ddba115")
     assert (tracker.get("a"), tracker.get("b")) == (None, node("b", 20))
-    assert tracker.next_end() == 20
+    assert tracker.next_expiry() == 20
 
 
 def test_a_tracker_does_not_share_its_list_with_the_snapshot() -> None:
@@ -83,9 +83,9 @@ def test_a_merge_moves_the_end() -> None:
     tracker = empty()
     tracker.apply(change(1, node("a", 10)))
     tracker.apply(change(2, node("a", 20), ChangeType.MERGED))
-    assert (tracker.next_end(), tracker.ended(10)) == (20, [])
+    assert (tracker.next_expiry(), tracker.ended(10)) == (20, [])
     tracker.apply(change(3, node("a", PERMANENT), ChangeType.MERGED))
-    assert tracker.next_end() == PERMANENT
+    assert tracker.next_expiry() == PERMANENT
 
 
 def test_repeated_merges_do_not_grow_the_end_heap() -> None:
@@ -94,7 +94,7 @@ def test_repeated_merges_do_not_grow_the_end_heap() -> None:
     for revision in range(2, 5_000):
         tracker.apply(change(revision, node("a", revision), ChangeType.MERGED))
         assert len(tracker._ends._heap) <= 2 * len(tracker) + 64
-    assert tracker.next_end() == 4_999
+    assert tracker.next_expiry() == 4_999
 
 
 class TrackerAgainstDict(RuleBasedStateMachine):
@@ -141,7 +141,7 @@ class TrackerAgainstDict(RuleBasedStateMachine):
         assert self.tracker.blocked(self.now) == {i: n for i, n in self.model.items() if self.now < n.end}
         ended = sorted((n.end, n.id) for n in self.model.values() if n.end <= self.now)
         assert [(n.end, n.id) for n in self.tracker.ended(self.now)] == ended
-        assert self.tracker.next_end() == min((n.end for n in self.model.values()), default=PERMANENT)
+        assert self.tracker.next_expiry() == min((n.end for n in self.model.values()), default=PERMANENT)
 
 
 TestTrackerAgainstDict = TrackerAgainstDict.TestCase
@@ -152,4 +152,4 @@ TestTrackerAgainstDict.settings = settings(max_examples=longer(60), stateful_ste
 def test_the_earliest_end_is_the_minimum(ends: list[int]) -> None:
     nodes = {f"n{number}": node(f"n{number}", end) for number, end in enumerate(ends)}
     tracker = BlocklistTracker(Snapshot(revision=0, history="00c0ffee", nodes=nodes))
-    assert tracker.next_end() == min(ends, default=PERMANENT)
+    assert tracker.next_expiry() == min(ends, default=PERMANENT)

@@ -33,7 +33,7 @@ from blocklist.managers.kubernetes.plan import (
     reason_of,
 )
 from blocklist.managers.plan import DesiredState, ManagerError, PlanStep, TransientError
-from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.claims import Claims
 from blocklist.model.errors import BlocklistError
 
 log = logging.getLogger("blocklist.managers")
@@ -161,7 +161,7 @@ class KubernetesManager:
         cordons: CordonMirror | None = None,
         plans_cordons: bool = False,
         is_active: Callable[[], bool] = lambda: True,
-        authors: Callable[[], Mapping[str, ClaimsOrAuthor]] = dict,
+        authors: Callable[[], Mapping[str, Claims]] = dict,
         request: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
@@ -176,7 +176,7 @@ class KubernetesManager:
         self._read_authors = authors
         self._request = request
         self._names = NodeNames()
-        self._authors: Mapping[str, ClaimsOrAuthor] | None = None
+        self._authors: Mapping[str, Claims] | None = None
         self._tainted: set[str] = set()
         self._drift: dict[str, tuple[float, str]] = {}
         self._not_freed: dict[str, str] = {}
@@ -233,7 +233,7 @@ class KubernetesManager:
         refused = {node_id: self._names.refusal(node_id) or f"{unknown} ({why})." for node_id in desired.nodes}
         raise ManagerError(f"The API server has not been reached for {seconds:.0f} s: {why}.", refused=refused)
 
-    def _known_authors(self) -> Mapping[str, ClaimsOrAuthor]:
+    def _known_authors(self) -> Mapping[str, Claims]:
         """Who blocked what was on the list at the start: later changes name their authors."""
         if self._authors is None:
             try:

@@ -20,7 +20,7 @@ from blocklist.managers.plan import (
     format_end,
     merged_block,
 )
-from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.claims import ANONYMOUS, Claims
 from blocklist.model.inventory import Inventory
 from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockedNode
@@ -322,11 +322,10 @@ def reason_of(node: KubernetesNode, found: Assessment, mark: BlockMark | None, t
             return f"Node {node.name} is blocked {mark.until}{by} ({mark.cause}): it gets no new pods."
 
 
-def author_of(stored: ClaimsOrAuthor) -> str | None:
+def author_of(claims: Claims) -> str | None:
     """Who made the claims on a node, in the order in which they did; None if unknown."""
-    if not isinstance(stored, tuple):
-        return stored
-    return ", ".join(dict.fromkeys(claim.author or claim.owner for claim in stored)) or None
+    names = dict.fromkeys(claim.author or claim.owner for claim in claims)
+    return ", ".join(name for name in names if name != ANONYMOUS) or None
 
 
 def _is_refused(found: Assessment, on_drift: DriftPolicy) -> bool:
@@ -349,7 +348,7 @@ def _targets(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Target
 
 def _target(desired: DesiredState, name: str, ids: Sequence[str]) -> _Target:
     block = merged_block(name, (desired.nodes[node_id] for node_id in ids))
-    authors = (author_of(desired.claims.get(node_id)) for node_id in ids)
+    authors = (author_of(desired.claims.get(node_id, ())) for node_id in ids)
     by = ", ".join(dict.fromkeys(author for author in authors if author)) or None
     cause = block.cause if len(block.cause) <= MAX_CAUSE else block.cause[:MAX_CAUSE] + "…"
     mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by)

@@ -31,7 +31,7 @@ from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, OwnT
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.managers.stopping import Stopping
-from blocklist.model.claims import ANONYMOUS, ClaimsOrAuthor
+from blocklist.model.claims import Claim, Claims
 from blocklist.model.errors import InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
@@ -357,9 +357,12 @@ class _OneList:
             self._nodes[node.name] = node.after(self._nodes.get(node.name))
 
 
-def _authors(client: BlocklistClient) -> Mapping[str, ClaimsOrAuthor]:
-    owners = {each.node.id: [owner for owner in each.owners if owner != ANONYMOUS] for each in client.listing().nodes}
-    return {node_id: ", ".join(names) or None for node_id, names in owners.items()}
+def _authors(client: BlocklistClient) -> Mapping[str, Claims]:
+    listed = client.listing().nodes
+    return {
+        each.node.id: tuple(Claim(owner=owner, author=None, block=each.node) for owner in each.owners)
+        for each in listed
+    }
 
 
 # The command-line options of the Kubernetes manager.
