@@ -165,11 +165,11 @@ def node_of(labels: Mapping[str, str], node_label: str) -> str | None:
 
 
 def _fingerprint(alert: AlertBody) -> str:
-    """The first half of the fingerprint, which is constant while the alert fires; otherwise a hash of the labels."""
+    """The alert's fingerprint, which is constant while it fires; without one, a hash of the labels."""
     if _FINGERPRINT.fullmatch(alert.fingerprint):
-        return alert.fingerprint[:8]
+        return alert.fingerprint
     labels = "\0".join(f"{name}\0{value}" for name, value in sorted(alert.labels.items()))
-    return sha256(labels.encode(errors="surrogatepass")).hexdigest()[:8]
+    return sha256(labels.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 # Decides what alerts claim of a node, one claim for each. Pure; times are Unix milliseconds.
@@ -196,7 +196,7 @@ class AlertOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An alert about a node. `fingerprint` identifies it in all posts: eight hex digits.
+    """An alert about a node. `fingerprint` identifies it in all posts: 16 hex digits.
 
     `started_at` is since when it fires (Unix ms), None if that is unknown.
     """

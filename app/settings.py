@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Maximum share of the nodes that listeners name that may be blocked; beyond it 409. 1 is no limit."""
+    """Maximum share of the nodes that listeners name to be blocked, at least one node; beyond it 409. 1 is no limit."""
     max_blocked_by_author: Annotated[int, Field(ge=0)] = 0
     """Maximum number of nodes blocked by one author; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_per: str = ""

@@ -253,7 +253,7 @@ class OwnedBlock:
 
     @property
     def owners(self) -> str:
-        """`alertmanager/*` for `alertmanager/809c736d`: all owners of this kind; any other owner as it is."""
+        """`alertmanager/*` for `alertmanager/809c736d29768b8c`: all owners of this kind; any other owner as it is."""
         kind, slash, _ = self.owner.partition("/")
         return f"{kind}/*" if slash else kind
 

@@ -164,7 +164,7 @@ class EvidenceLimit:
 
     def max_nodes(self) -> int | None:
         """Maximum number of nodes; None if there is no limit."""
-        return None if self.share >= 1 else max(1, _share_of(self.share, self.confirmed()))
+        return None if self.share >= 1 else _share_of(self.share, self.confirmed())
 
     def error(self, max_nodes: int) -> LimitError:
         """The error of a block beyond the maximum."""
@@ -246,8 +246,9 @@ def _share_violations(share: float, known: MachineCount, current: Draft, new_ids
 
 
 def _share_of(share: float, count: int) -> int:
+    """A share of this number of nodes, rounded down, but at least one: of three nodes a tenth may be blocked, too."""
     # Decimal of the text: as a float, 0.29 of 100 would be less than 29.
-    return int(Decimal(str(share)) * count)
+    return max(1, int(Decimal(str(share)) * count))
 
 
 def _domain_violation(domain: ExceededDomain, current: Draft) -> str:

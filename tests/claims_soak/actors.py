@@ -276,7 +276,7 @@ def _put_request(kind: Kind, node: str, spec: BlockSpec, *, merge: bool) -> Requ
 
 
 def _owner(number: int) -> str:
-    return model.ALERT_OWNERS + sha256(f"alert {number}".encode()).hexdigest()[:8]
+    return model.ALERT_OWNERS + sha256(f"alert {number}".encode()).hexdigest()[:16]
 
 
 def _cause(started_at: int) -> str:
@@ -304,5 +304,5 @@ def _alert_body(alert: Alert) -> dict[str, Any]:
         "labels": {"alertname": "Flapping", "node": alert.node, "blocklist": label},
         "annotations": {"summary": f"since {alert.started_at}"},
         "startsAt": started,
-        "fingerprint": alert.owner.removeprefix(model.ALERT_OWNERS) + "00000000",
+        "fingerprint": alert.owner.removeprefix(model.ALERT_OWNERS),
     }

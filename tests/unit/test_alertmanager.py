@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.alertmanager import Alert, AlertmanagerPost, AlertOutcome, alert_cause, decide, node_of, parse_post, read_alert
+from app.alertmanager import (
+    Alert,
+    AlertmanagerPost,
+    AlertOutcome,
+    alert_cause,
+    decide,
+    node_of,
+    owner_of,
+    parse_post,
+    read_alert,
+)
 from app.engine.evidence_blocks import on_changes
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
@@ -398,10 +408,18 @@ class TestReading:
     def test_ignored_alerts_have_an_outcome(self, value: Any, outcome: AlertOutcome) -> None:
         assert read_alert(value, "node") is outcome
 
-    def test_the_first_half_of_the_fingerprint_is_used(self) -> None:
+    def test_the_whole_fingerprint_is_used(self) -> None:
         read = read_alert({**alert_body(), "fingerprint": "809c736d29768b8c"}, "node")
         assert isinstance(read, Alert)
-        assert read.fingerprint == "809c736d"
+        assert read.fingerprint == "809c736d29768b8c"
+
+    def test_two_alerts_whose_fingerprints_begin_alike_are_two(self) -> None:
+        """One that resolves must not free the node of the other."""
+        read = [
+            read_alert({**alert_body(), "fingerprint": fingerprint}, "node")
+            for fingerprint in ("809c736d29768b8c", "809c736d00000000")
+        ]
+        assert len({owner_of(it.fingerprint) for it in read if isinstance(it, Alert)}) == 2
 
     @pytest.mark.parametrize("fingerprint", ["", "809C736D29768B8C", "x,y", "809c", "\ud800"])
     def test_without_a_valid_fingerprint_the_labels_are_hashed(self, fingerprint: str) -> None:
@@ -453,11 +471,11 @@ class TestRealPosts:
         read = [read_alert(value, "node") for value in with_action(real_posts()[0], "evacuate")["alerts"]]
         assert read == [
             Alert(
-                node="worker-17", action=EVACUATE, firing=True, fingerprint="809c736d", name="NodeDiskPressure",
+                node="worker-17", action=EVACUATE, firing=True, fingerprint="809c736d29768b8c", name="NodeDiskPressure",
                 summary="disk almost full on worker-17", started_at=1795247704371,
             ),
             Alert(
-                node="worker-18", action=EVACUATE, firing=True, fingerprint="d4782649", name="NodeDiskPressure",
+                node="worker-18", action=EVACUATE, firing=True, fingerprint="d4782649c84de0e7", name="NodeDiskPressure",
                 summary="", started_at=1795247704385,
             ),
         ]  # fmt: skip
@@ -472,4 +490,8 @@ class TestRealPosts:
             for read in (read_alert(value, "node") for value in with_action(body)["alerts"]):
                 if isinstance(read, Alert):
                     marks.setdefault(read.node, set()).add(read.fingerprint)
-        assert marks == {"worker-17": {"809c736d"}, "worker-18": {"d4782649"}, "worker-19": {"86572fac"}}
+        assert marks == {
+            "worker-17": {"809c736d29768b8c"},
+            "worker-18": {"d4782649c84de0e7"},
+            "worker-19": {"86572facd1273c8f"},
+        }

@@ -144,9 +144,9 @@ class TestShare:
         assert case.block(node("n2")) != []
 
     @pytest.mark.parametrize(
-        ("share", "known", "max_nodes"), [(0.29, 100, 29), (0.999, 10, 9), (0.1, 9, 0), (1 / 3, 3, 0)]
+        ("share", "known", "max_nodes"), [(0.29, 100, 29), (0.999, 10, 9), (0.1, 9, 1), (1 / 3, 3, 1), (0.2, 3, 1)]
     )
-    def test_the_share_is_rounded_down(self, share: float, known: int, max_nodes: int) -> None:
+    def test_the_share_is_rounded_down_but_is_at_least_one(self, share: float, known: int, max_nodes: int) -> None:
         case = LimitCase(Limits(max_share=share), known=MachineCount(f"n{number}" for number in range(known)))
         nodes = [node(f"n{number}") for number in range(known)]
         assert case.block(*nodes[:max_nodes]) == []
