@@ -1,35 +1,59 @@
 # The service is the last stage; `--target spark` is a Spark with the agent, for the compose file.
-FROM python:3.13-slim AS build
-WORKDIR /srv
-COPY requirements/service.txt requirements/
-RUN python -m venv /venv \
-    && /venv/bin/pip install --no-cache-dir --require-hashes -r requirements/service.txt
-
-FROM python:3.13-slim AS spark
+FROM python:3.13-slim AS pyspark
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends default-jre-headless procps \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 8225 --create-home spark
+COPY requirements/spark.txt /tmp/
+RUN pip install --no-cache-dir --require-hashes -r /tmp/spark.txt
+
+FROM pyspark AS jar
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends default-jdk-headless \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /srv
-COPY requirements/spark.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/spark.txt
+COPY spark-agent spark-agent
+RUN mkdir --parents blocklist/spark \
+    && python spark-agent/build.py
 COPY blocklist blocklist
-ENV PYTHONPATH=/srv SPARK_NO_DAEMONIZE=1
+# Files have the modes of the checkout, which may be those of its user alone.
+RUN chmod -R a+rX blocklist
+
+FROM pyspark AS spark
+COPY --from=jar /srv/blocklist /srv/blocklist
+# Spark keeps the folders of applications there; without it, in the folder where it is installed.
+ENV PYTHONPATH=/srv \
+    SPARK_NO_DAEMONIZE=1 \
+    SPARK_WORKER_DIR=/home/spark/work
+WORKDIR /home/spark
 USER 8225
 
+FROM python:3.13-slim AS build
+COPY requirements/service.txt /tmp/
+RUN python -m venv /venv \
+    && /venv/bin/pip install --no-cache-dir --require-hashes -r /tmp/service.txt
+WORKDIR /srv
+COPY --from=jar /srv/blocklist blocklist
+COPY app app
+COPY migrations migrations
+# Compiled modules: the service cannot write them, and without them a start takes three times as long.
+RUN chmod -R a+rX . \
+    && /venv/bin/python -m compileall -q app blocklist migrations
+
 FROM python:3.13-slim
-RUN useradd --system --uid 8224 --home-dir /srv blocklist \
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 8224 --home-dir /srv blocklist \
     && install --directory --owner blocklist --mode 750 /data \
     && printf '#!/bin/sh\nexec python -m blocklist.cli "$@"\n' > /usr/local/bin/blocklist \
     && chmod 755 /usr/local/bin/blocklist
 COPY --from=build /venv /venv
+COPY --from=build /srv /srv
 WORKDIR /srv
-COPY blocklist blocklist
-COPY app app
-COPY migrations migrations
-# Compiled modules: the service cannot write them, and without them a start takes three times as long.
-RUN /venv/bin/python -m compileall -q app blocklist migrations
 USER 8224
 VOLUME /data
 # Beyond loopback the service requires tokens. The first start creates the admin's; `blocklist` in the container uses it.
@@ -47,5 +71,7 @@ ENV PATH=/venv/bin:$PATH \
 EXPOSE 8224
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8224/readyz', timeout=2)"]
+# Process 1 of a container gets no signal that it does not handle; tini hands all to the command, whatever that is.
+ENTRYPOINT ["tini", "--"]
 # The chart in deploy/helm/ has commands of its own. Migrating is safe to repeat; exec passes SIGTERM to the service.
 CMD ["sh", "-c", "python -m app migrate && exec python -m app"]

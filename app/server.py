@@ -103,9 +103,9 @@ def serve(settings: Settings) -> int:
     raise_nofile_limit()
     app = create_app(settings)
     server = Server(uvicorn_config(app, settings, tls), app)
-    # uvicorn raises the signal again after the stop; unhandled, a requested stop would exit with an error.
+    # Also before and after uvicorn handles them itself: it raises a signal again after the stop.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, server.handle_exit)
     _tune_garbage_collector()
     try:
         server.run()

@@ -63,6 +63,39 @@ def test_hadolint_accepts_the_dockerfile() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+class TestDockerfile:
+    """Dockerfile; nothing here builds it."""
+
+    text: str = (ROOT / "Dockerfile").read_text()
+    stages: dict[str, str] = {  # noqa: RUF012
+        re.match(r"FROM \S+(?: AS (\w+))?", stage)[1] or "service": stage  # type: ignore[index]
+        for stage in re.findall(r"^FROM .*?(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+
+    def test_it_copies_what_the_context_has(self) -> None:
+        ignored = (ROOT / ".dockerignore").read_text().splitlines()
+        for source in re.findall(r"^COPY (?!--from)(\S+)", self.text, re.MULTILINE):
+            assert f"!{source.partition('/')[0]}" in ignored
+            assert (ROOT / source).exists()
+
+    def test_files_of_any_checkout_are_readable(self) -> None:
+        """COPY keeps modes: under umask 077 nobody but root could read the modules."""
+        for name, stage in self.stages.items():
+            copies = re.findall(r"^COPY (?!--from)(?!requirements)\S+", stage, re.MULTILINE)
+            assert not copies or "chmod -R a+rX" in stage, name
+
+    def test_a_stop_reaches_every_command(self) -> None:
+        """Process 1 of a container gets no signal that it does not handle, and a shell handles none."""
+        service = self.stages["service"]
+        assert 'ENTRYPOINT ["tini", "--"]' in service
+        assert re.search(r"apt-get install .* tini", service)
+
+    def test_spark_can_write_where_it_works(self) -> None:
+        (folder,) = re.findall(r"SPARK_WORKER_DIR=(\S+)", self.stages["spark"])
+        (home,) = re.findall(r"useradd .*--create-home (\w+)", self.stages["pyspark"])
+        assert folder.startswith(f"/home/{home}/")
+
+
 class TestComposeFile:
     """docker-compose.yml"""
 
@@ -99,10 +132,25 @@ class TestComposeFile:
             name: value for name, value in one.items() if name != "networks"
         }
         (network,) = self.compose["networks"]["ha"]["ipam"]["config"]
-        assert settings.trusted_proxies == network["subnet"]
-        assert all(
-            ip_address(own["networks"]["ha"]["ipv4_address"]) in ip_network(network["subnet"]) for own in (one, two)
-        )
+        nginx = self.services["nginx"]
+        assert settings.trusted_proxies == f"{nginx['networks']['ha']['ipv4_address']}/32", "nobody else is a proxy"
+        addresses = {own["networks"]["ha"]["ipv4_address"] for own in (one, two, nginx)}
+        assert len(addresses) == 3
+        assert all(ip_address(each) in ip_network(network["subnet"]) for each in addresses)
+
+    def test_up_waits_until_all_of_it_works(self) -> None:
+        """And asks soon: the first time that it asks is after an interval."""
+        for name, service in self.services.items():
+            if "profiles" not in service or name.startswith("replica"):
+                assert service["healthcheck"]["interval"] == "2s", name
+                assert service["build"] == "." or "test" in service["healthcheck"], "the Spark image has no check"
+
+    def test_spark_names_its_workers_as_the_compose_file_does(self) -> None:
+        """Otherwise they register by address, and nobody knows the name in the commands at the top of the file."""
+        for name in ("spark-worker-1", "spark-worker-2"):
+            worker = self.services[name]
+            assert worker["hostname"] == worker["environment"]["SPARK_LOCAL_HOSTNAME"] == name
+            assert f"blocklist block {name}" in COMPOSE.read_text() or name != "spark-worker-1"
 
     def test_nginx_is_in_front_of_all_replicas(self) -> None:
         """An integration test runs this file in a real nginx."""
