@@ -287,7 +287,14 @@ class ReportBody(RequestBody):
     ] = None
     refused: Annotated[
         Annotated[dict[Id, Reason], _ENTRIES] | None,
-        Field(description="Blocks that it refuses to carry out: node id to reason."),
+        Field(description="Blocks that it will not carry out unless somebody acts: node id to reason."),
+    ] = None
+    pending: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(
+            description="Nodes whose last change is not in force yet, as it is being tried or tasks are ending, or is"
+            " not known to be in force: node id to reason. It counts neither as applied nor as refused."
+        ),
     ] = None
     nodes: Annotated[
         Annotated[list[NodeOrId], Field(max_length=MAX_ENTRIES)] | None,
@@ -344,6 +351,7 @@ class HeartbeatBody(ReportBody):
                     "taskManagers": {"app-1:3": "worker-17"},
                     "runningTasks": {"app-1:3": 2},
                     "refused": {},
+                    "pending": {},
                     "nodes": [
                         "worker-17",
                         {

@@ -48,9 +48,9 @@ class ListenerProgress:
     """Whether a live listener has applied a change of a node.
 
     `applied_at` is when it reported that (Unix milliseconds), `delay_ms` how long after the change: None if it has not
-    applied the change, or if the time is no longer known. `pending_reason` is what it last reported of the blocked node
-    while it has not acknowledged the change: why it cannot yet, or why it refused an earlier block. `task_managers` are
-    those of the listener on the node; they are unknown unless it `reports_task_managers`.
+    applied the change, or if the time is no longer known. `pending_reason` is why the change is not in force yet; while
+    it has not acknowledged it, what it last reported of the blocked node, perhaps why it refused an earlier block.
+    `task_managers` are those of the listener on the node; they are unknown unless it `reports_task_managers`.
     """
 
     id: str
@@ -72,18 +72,20 @@ class ListenerProgress:
     def of_listener(cls, entry: ListenerEntry, change: Change, task_managers: Sequence[TaskManager]) -> Self:
         """The current state; `task_managers` are those of the listener on the node of the change."""
         applied = entry.has_applied(change.revision, change.node.id)
-        applied_at = entry.acked_at(change.revision) if applied else None
-        reason = entry.refusal_of(change.node.id)
+        applied_at = entry.applied_at(change.revision, change.node.id)
+        refused, pending = entry.refusal_of(change.node.id), entry.pending_reason_of(change.node.id)
         acked = entry.has_acked(change.revision)
+        if not acked:
+            # It can only have refused an earlier change, or be at this one.
+            refused, pending = None, None if change.type.frees else refused or pending
         return cls(
             id=entry.id,
             role=entry.listener.role.value,
             applied=applied,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
-            # Before it has acknowledged the change, it can only have refused an earlier one, or be at it.
-            refused=reason if acked else None,
-            pending_reason=None if acked or change.type.frees else reason,
+            refused=refused,
+            pending_reason=pending,
             task_managers=task_managers,
             reports_task_managers=entry.report.task_managers is not None,
         )
@@ -155,7 +157,7 @@ async def wait_until_applied(
         await service.registry.refresh()
 
     def settled() -> bool:
-        return feed.closed or feed.history != history or not directory.any_pending(revision)
+        return feed.closed or feed.history != history or not directory.any_pending(revision, node_ids)
 
     with await slots_of(request):
         await run_until_disconnect(request.receive, directory.acks.wait_for(settled, seconds))

@@ -83,7 +83,7 @@ class DriftMonitor:
                     listener=entry.id,
                     registration=entry.listener.registration_key,
                     lease=entry.listener.lease,
-                    acked=self._has_acked(entry, node),
+                    acked=self._has_acked(entry, node) and entry.pending_reason_of(node.id) is None,
                     refused=entry.refusal_of(node.id),
                     running=counts,
                 )

@@ -42,7 +42,7 @@ _ALIAS_BYTES: Final = 900
 _LABEL_BYTES: Final = 250
 """What a label of a node takes besides its texts, with the number of nodes that have it."""
 _INDEXED_BYTES: Final = 450
-"""What a refused block, or a piece of evidence, takes besides its entry."""
+"""What a refused or pending block, or a piece of evidence, takes besides its entry."""
 
 
 class TooManyListenersError(BlocklistError):
@@ -132,15 +132,16 @@ def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
 
     A test compares this with the memory that is in fact taken.
     """
-    task_managers, refused = report.task_managers or {}, report.refused or {}
+    task_managers = report.task_managers or {}
+    refused, pending = report.refused or {}, report.pending or {}
     schedulable, unschedulable = report.schedulable or {}, report.unschedulable or {}
     entries = len(task_managers) + len(report.running_tasks or ()) + len(report.nodes or ())
     entries += len(schedulable) + len(unschedulable)
-    indexed = len(refused) + len(findings)
+    indexed = len(refused) + len(pending) + len(findings)
     node_ids = report.node_ids()
     nodes = {*task_managers.values(), *node_ids}
     texts = (task_managers, task_managers.values(), report.running_tasks or (), refused, refused.values())
-    states = (schedulable, schedulable.values(), unschedulable, unschedulable.values())
+    states = (pending, pending.values(), schedulable, schedulable.values(), unschedulable, unschedulable.values())
     return (
         entries * _ENTRY_BYTES
         + len(task_managers) * _TASK_MANAGER_BYTES

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 MAX_ACKS: Final = 256
-"""Number of acknowledgements per listener whose times are kept."""
+"""Number of acknowledgements per listener whose times are kept; also of nodes that were pending."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -69,7 +69,8 @@ class ListenerEntry:
     `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
     (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
     `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
-    pairs of a revision and when it was acknowledged (Unix ms).
+    pairs of a revision and when it was acknowledged (Unix ms); `pending_until` is when a node was last no longer
+    reported as pending (Unix ms).
     """
 
     listener: Listener
@@ -86,7 +87,8 @@ class ListenerEntry:
     believed_nodes: tuple[tuple[frozenset[str] | None, frozenset[str], int], frozenset[str]] | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
     aliases: Aliases = no_aliases
-    _refused_names: tuple[Mapping[str, str], NameIndex] | None = None
+    pending_until: dict[str, int] = field(default_factory=dict)
+    _names_of_reasons: dict[str, tuple[Mapping[str, str], NameIndex]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -106,6 +108,11 @@ class ListenerEntry:
         return self.report.refused or {}
 
     @property
+    def pending(self) -> Mapping[str, str]:
+        """Nodes whose last change is not in force yet, or not known to be: node id to the reason."""
+        return self.report.pending or {}
+
+    @property
     def running_tasks(self) -> Mapping[str, int]:
         """Number of tasks that run on each TaskManager, for those that it reported."""
         return self.report.running_tasks or {}
@@ -115,7 +122,7 @@ class ListenerEntry:
         return max([now, *(at + 1 for at in self.reported_at.values())])
 
     def has_acked(self, revision: int) -> bool:
-        """Whether it has acknowledged the list up to `revision`: all of it is in force, except for what it refused."""
+        """Whether it has acknowledged the list up to `revision`: all is in force but what is refused or pending."""
         return not self.listener.is_behind(revision)
 
     def has_confirmed(self, revision: int) -> bool:
@@ -130,23 +137,50 @@ class ListenerEntry:
 
     def has_applied(self, revision: int, node_id: str) -> bool:
         """Whether the change of the node at `revision` is in force there."""
-        return self.has_confirmed(revision) and self.refusal_of(node_id) is None
+        return (
+            self.has_confirmed(revision)
+            and self.refusal_of(node_id) is None
+            and self.pending_reason_of(node_id) is None
+        )
 
     def refusal_of(self, node_id: str) -> str | None:
         """The reason why it does not carry out the block of this node, reported under any name of the machine."""
-        refused = self.refused
-        if not refused or node_id in refused:
-            return refused.get(node_id)
-        if self._refused_names is None or self._refused_names[0] is not refused:
-            self._refused_names = refused, NameIndex(refused, self.aliases)
-        name = next(self._refused_names[1].matching(node_id), None)
-        return None if name is None else refused[name]
+        return self._reason("refused", self.refused, node_id)
+
+    def pending_reason_of(self, node_id: str) -> str | None:
+        """The reason why the node's last change is not in force yet, reported under any name of the machine."""
+        if not self.pending or self.refusal_of(node_id) is not None:
+            return None
+        return self._reason("pending", self.pending, node_id)
+
+    def _reason(self, field_name: str, reasons: Mapping[str, str], node_id: str) -> str | None:
+        if not reasons or node_id in reasons:
+            return reasons.get(node_id)
+        known = self._names_of_reasons.get(field_name)
+        if known is None or known[0] is not reasons:
+            known = self._names_of_reasons[field_name] = reasons, NameIndex(reasons, self.aliases)
+        name = next(known[1].matching(node_id), None)
+        return None if name is None else reasons[name]
 
     def acked_at(self, revision: int) -> int | None:
         """When it acknowledged `revision` (Unix ms); None if it has not, or the time is no longer known."""
         if not self.has_acked(revision) or (self.acks.maxlen == len(self.acks) and self.acks[0][0] > revision):
             return None
         return next((at for acked, at in self.acks if acked >= revision), None)
+
+    def applied_at(self, revision: int, node_id: str) -> int | None:
+        """When the change of the node was in force (Unix ms); None if it is not, or the time is no longer known."""
+        if not self.has_applied(revision, node_id) or (acked := self.acked_at(revision)) is None:
+            return None
+        return max(acked, self.pending_until.get(node_id, 0))
+
+    def note_no_longer_pending(self, before: Report, at: int) -> None:
+        """The report before this one was of `at` (Unix ms)."""
+        for node_id in (before.pending or {}).keys() - self.pending.keys():
+            self.pending_until.pop(node_id, None)
+            self.pending_until[node_id] = at
+        for oldest in list(self.pending_until)[: max(0, len(self.pending_until) - MAX_ACKS)]:
+            del self.pending_until[oldest]
 
     def lag_ms(self, feed: ChangeFeed, now: int) -> int:
         """Age of the oldest change that it has not applied, in milliseconds; 0 if it has applied all."""
@@ -248,18 +282,20 @@ class ListenerDirectory:
         """Whether any listener, live or not, has a minimum number of usable nodes."""
         return bool(self._with_minimum)
 
-    def any_pending(self, revision: int) -> bool:
-        """Whether any live listener has not acknowledged `revision` yet."""
-        return any(not entry.has_confirmed(revision) for entry in self.live())
+    def any_pending(self, revision: int, node_ids: Collection[str]) -> bool:
+        """Whether any live listener has neither applied nor refused the change of these nodes at `revision`."""
+        return any(not _is_settled(entry, revision, node_ids) for entry in self.live())
 
     def progress(self, revision: int, node_ids: Collection[str]) -> ChangeProgress:
         """Which live listeners have applied the change of these nodes at `revision`."""
         live = sorted(self.live(), key=lambda entry: entry.id)
-        acked = [entry for entry in live if entry.has_confirmed(revision)]
+        settled = [entry for entry in live if _is_settled(entry, revision, node_ids)]
         return ChangeProgress(
             live=len(live),
-            refused=[entry.id for entry in acked if any(entry.refusal_of(node_id) is not None for node_id in node_ids)],
-            pending=[entry.id for entry in live if not entry.has_confirmed(revision)],
+            refused=[
+                entry.id for entry in settled if any(entry.refusal_of(node_id) is not None for node_id in node_ids)
+            ],
+            pending=[entry.id for entry in live if not _is_settled(entry, revision, node_ids)],
         )
 
     def unknown_progress(self) -> ChangeProgress:
@@ -359,7 +395,11 @@ class ListenerDirectory:
         parts = part_names(changed)
         if report.nodes is not None and "nodes" in changed:
             self._replace_reported_nodes(entry, report.node_ids())
-        entry.report = kept.over(entry.report)
+        before, entry.report = entry.report, kept.over(entry.report)
+        if "pending" in changed:
+            entry.note_no_longer_pending(before, at)
+        if changed & {"refused", "pending"}:
+            self._signal()
         if changed & {"task_managers", "nodes"}:
             self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
             self._update_inventory(entry, changed)
@@ -441,6 +481,13 @@ class ListenerDirectory:
     def _signal_now(self) -> None:
         self._signal_scheduled = False
         self.acks.notify_all()
+
+
+def _is_settled(entry: ListenerEntry, revision: int, node_ids: Collection[str]) -> bool:
+    """Whether it has applied or refused the change of all these nodes at `revision`."""
+    if not entry.has_confirmed(revision):
+        return False
+    return not entry.pending or all(entry.pending_reason_of(node_id) is None for node_id in node_ids)
 
 
 def source_of(entry: ListenerEntry) -> NodeSource:

@@ -309,12 +309,12 @@ class ListenerObserver:
         if not live:
             return []
         acked = min(entry.confirmed_revision for entry in live)
-        refusing = [entry for entry in live if entry.refused]
+        reporting = [entry for entry in live if entry.refused or entry.pending]
         found: list[Event] = []
         for number, (name, node) in enumerate(self._nodes.evacuating()):
             if number % _NODES_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if acked >= node.revision and not self._may_run(name, refusing):
+            if acked >= node.revision and not self._may_run(name, reporting):
                 found += self._mark_evacuated(name, node)
         return found
 
@@ -325,8 +325,8 @@ class ListenerObserver:
         node.is_evacuated = True
         return [Event(Subject(NoticeKind.EVACUATED, "", node.cause, node.by), name, self._clock())]
 
-    def _may_run(self, name: str, refusing: list[ListenerEntry]) -> bool:
-        if any(entry.refusal_of(name) is not None for entry in refusing):
+    def _may_run(self, name: str, reporting: list[ListenerEntry]) -> bool:
+        if any((entry.refusal_of(name) or entry.pending_reason_of(name)) is not None for entry in reporting):
             return True
         reported = self._view.task_managers.with_listeners_on(name)
         return TaskCount.of(self._running(*each) for each in reported).may_run

@@ -119,9 +119,9 @@ def list_page(service: Service, list_filter: ListFilter) -> ListPage:
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
     live = service.directory.live()
     acked = sorted(entry.confirmed_revision for entry in live)
-    refusals = _refusals(live, shown)
+    not_in_force = _not_in_force(live, shown)
     return ListPage(
-        rows=[_row(service, node, acked, refusals.get(node.id, ())) for node in shown],
+        rows=[_row(service, node, acked, not_in_force.get(node.id, ())) for node in shown],
         filter=list_filter,
         blocked=len(nodes),
         evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
@@ -165,18 +165,20 @@ def _filtered(service: Service, nodes: Sequence[BlockedNode], list_filter: ListF
     ]
 
 
-def _refusals(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> dict[str, list[int]]:
-    """For each refused node, the acknowledged revisions of the listeners that refuse it."""
-    refusals = defaultdict[str, list[int]](list)
+def _not_in_force(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> dict[str, list[int]]:
+    """For each node that is refused or pending, the acknowledged revisions of the listeners that report so."""
+    not_in_force = defaultdict[str, list[int]](list)
     for entry in live:
-        for node in shown if entry.refused else ():
-            if entry.refusal_of(node.id) is not None:
-                refusals[node.id].append(entry.confirmed_revision)
-    return refusals
+        for node in shown if entry.refused or entry.pending else ():
+            if (entry.refusal_of(node.id) or entry.pending_reason_of(node.id)) is not None:
+                not_in_force[node.id].append(entry.confirmed_revision)
+    return not_in_force
 
 
-def _row(service: Service, node: BlockedNode, acked: Sequence[int], refusals: Sequence[int]) -> ListRow:
-    """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
+def _row(service: Service, node: BlockedNode, acked: Sequence[int], not_in_force: Sequence[int]) -> ListRow:
+    """`acked` are the acknowledged revisions of the listeners, sorted; `not_in_force` of those that refuse the node, or
+    where it is pending.
+    """
     last_changes = service.last_changes
     revision = last_changes.revision_of(node.id, service.view.tracker.revision)
     task_managers = task_managers_on(service, node.id)
@@ -185,7 +187,7 @@ def _row(service: Service, node: BlockedNode, acked: Sequence[int], refusals: Se
         created_by=last_changes.created_by(node.id),
         task_managers=len(task_managers),
         tasks=TaskCount.of(each.running_tasks for each in task_managers),
-        applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in refusals),
+        applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in not_in_force),
         listeners=len(acked),
     )
 
@@ -356,11 +358,11 @@ async def grouped_page(service: Service, shared: SharedValues, list_filter: List
     async def compute() -> GroupedPage:
         revision, groups = service.view.tracker.revision, await groups_of(service, list_filter)
         page = min(list_filter.page, _pages(len(groups)))
-        refused = await refused_nodes(service)
+        reports = await reported_blocks(service)
         shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
         nodes = list(service.view.tracker.blocked(service.clock()).values())
         return GroupedPage(
-            rows=[await _group_row(service, group, refused) for group in shown],
+            rows=[await _group_row(service, group, reports) for group in shown],
             filter=list_filter.at_page(page),
             revision=revision,
             blocked=len(nodes),
@@ -397,21 +399,33 @@ def group_blocks(blocks: Iterable[OwnedBlock]) -> list[BlockGroup]:
     return sorted(found, key=lambda group: (-group.last, group.cause, group.owner))
 
 
-async def refused_nodes(service: Service) -> list[tuple[ListenerEntry, set[str]]]:
-    """The live listeners, by id, with the blocked nodes that each refuses under any name."""
+@dataclass(frozen=True, slots=True)
+class ReportedBlocks:
+    """A live listener, and the blocked nodes that it reports as refused and as pending, under any name."""
+
+    entry: ListenerEntry
+    refused: frozenset[str]
+    pending: frozenset[str]
+
+
+async def reported_blocks(service: Service) -> list[ReportedBlocks]:
+    """All live listeners, by id."""
+    live = sorted(service.directory.live(), key=lambda entry: entry.id)
+    return [
+        ReportedBlocks(entry, await _blocked(service, entry.refused), await _blocked(service, entry.pending))
+        for entry in live
+    ]
+
+
+async def _blocked(service: Service, names: Iterable[str]) -> frozenset[str]:
     tracker, now = service.view.tracker, service.clock()
-    found = []
-    for entry in sorted(service.directory.live(), key=lambda entry: entry.id):
-        nodes = set[str]()
-        async for name in in_turns(list(entry.refused)):
-            nodes.update(node.id for node in find_blocked(tracker, name, now))
-        found.append((entry, nodes))
-    return found
+    nodes = set[str]()
+    async for name in in_turns(list(names)):
+        nodes.update(node.id for node in find_blocked(tracker, name, now))
+    return frozenset(nodes)
 
 
-async def _group_row(
-    service: Service, group: BlockGroup, refused: Sequence[tuple[ListenerEntry, set[str]]]
-) -> GroupRow:
+async def _group_row(service: Service, group: BlockGroup, reports: Sequence[ReportedBlocks]) -> GroupRow:
     newest = service.view.tracker.revision
     revision, racks, running, task_managers = 0, Counter[str](), list[int | None](), 0
     async for node in in_turns(group.nodes):
@@ -421,14 +435,16 @@ async def _group_row(
         task_managers += len(there)
         running += [each.running_tasks for each in there]
     names = {node.id for node in group.nodes}
-    refusing = [entry.id for entry, nodes in refused if entry.has_confirmed(revision) and not names.isdisjoint(nodes)]
+    acked = [each for each in reports if each.entry.has_confirmed(revision)]
+    refusing = [each.entry.id for each in acked if not names.isdisjoint(each.refused)]
+    applied = {each.entry.id for each in acked if names.isdisjoint(each.refused | each.pending)}
     no_rack = racks.pop("", 0)
     return GroupRow(
         group=group,
         racks=sorted(racks.items(), key=lambda rack: (-rack[1], rack[0])),
         no_rack=no_rack,
-        listeners=len(refused),
-        pending=[entry.id for entry, _ in refused if not entry.has_confirmed(revision)],
+        listeners=len(reports),
+        pending=[each.entry.id for each in reports if each.entry.id not in applied.union(refusing)],
         refused=refusing,
         task_managers=task_managers,
         tasks=TaskCount.of(running),

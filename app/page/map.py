@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from app.api.node_status import TaskManager, task_managers_on
 from app.page.forms import HtmlRoute, int_param
 from app.page.history import cause_group
-from app.page.list import refused_nodes
+from app.page.list import reported_blocks
 from app.page.node import machine_names
 from app.page.shared import ReaderVisitor, Visitor, in_turns, render_page, shared_of
 from app.service import Service, service_of
@@ -214,6 +214,7 @@ class _Reports:
 
     acked: int | None
     refused: frozenset[str]
+    pending: frozenset[str]
     complete: bool
     lapsed: frozenset[str]
 
@@ -263,13 +264,15 @@ async def _reports(service: Service) -> _Reports:
     directory = service.directory
     live = directory.live()
     jobs = [entry for entry in live if entry.listener.role is ListenerRole.JOB_MASTER]
-    refused = set[str]()
-    for _, nodes in await refused_nodes(service):
-        refused |= nodes
+    refused, pending = set[str](), set[str]()
+    for each in await reported_blocks(service):
+        refused |= each.refused
+        pending |= each.pending
     complete, lapsed = directory.last_reports.hosts()
     return _Reports(
         acked=min((entry.confirmed_revision for entry in live), default=None),
         refused=frozenset(refused),
+        pending=frozenset(pending),
         # As `blocklist drain` decides that nothing runs there.
         complete=complete and bool(jobs) and all(entry.report.task_managers is not None for entry in jobs),
         lapsed=frozenset(lapsed),
@@ -285,7 +288,7 @@ def _blocked_host(service: Service, node: BlockedNode, reports: _Reports) -> Blo
         node,
         BlockReports(
             refused=node.id in reports.refused,
-            applied=reports.acked is None or reports.acked >= revision,
+            applied=node.id not in reports.pending and (reports.acked is None or reports.acked >= revision),
             tasks=tasks,
             complete=reports.complete and not silent,
         ),

@@ -573,4 +573,4 @@ def _claims_of(owner: str, changes: Sequence[Change]) -> Iterator[tuple[Change, 
 def block_at(service: Service, entry: ListenerEntry, block: BlockedNode) -> BlockAtListener:
     """Whether the listener has applied the last change of a block, or refuses the block."""
     revision = service.last_changes.revision_of(block.id, service.view.tracker.revision)
-    return BlockAtListener(block, entry.has_confirmed(revision), entry.refusal_of(block.id))
+    return BlockAtListener(block, entry.has_applied(revision, block.id), entry.refusal_of(block.id))

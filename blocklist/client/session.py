@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -23,7 +22,8 @@ log = logging.getLogger(__name__)
 
 _ACKED: Final = "acked"
 _NODES: Final = "nodes"
-_REFUSED: Final = "refused"
+_NOT_IN_FORCE: Final = frozenset({"refused", "pending"})
+"""Parts of a report: without them, what is not in force would count as applied."""
 NODES_SECONDS: Final = 300.0
 """Interval at which all nodes are sent again, although the service has them: another replica may have older ones."""
 
@@ -40,8 +40,9 @@ class ListenerSession:
     What is reported with `valid_until` is not sent after that time, and neither is the lease renewed: then the service
     does not count as applied what was true before this process was suspended.
 
-    Refusals that the service rejects, because they are too many or too large, must not count as applied: without them
-    nothing is acknowledged, and a new session begins if something was, as that has acknowledged nothing.
+    Refusals and pending blocks that the service rejects, because they are too many or too large, must not count as
+    applied: without them nothing is acknowledged, and a new session begins if something was, as that has acknowledged
+    nothing.
 
     THREADING: one daemon thread sends requests. `report`, `close` and the properties may be used from any thread.
     Memory is bounded: a new value replaces the previous one.
@@ -205,8 +206,8 @@ class ListenerSession:
             self._nodes_due = 0.0 if reported is None else now + NODES_SECONDS
         elif reported is not None and _NODES not in reported:
             self._send_nodes_again()
-        if reported is not None and _REFUSED not in {*reported, *names} and self._report.refused:
-            # The service has lost it, as it was restarted: what is refused must not count as applied there.
+        if reported is not None and any(self._report.only(_NOT_IN_FORCE - {*reported, *names}).given().values()):
+            # The service has lost it, as it was restarted: what is not in force must not count as applied there.
             self._full_report_due = 0.0
 
     def _due_names(self, now: float) -> set[str]:
@@ -230,7 +231,7 @@ class ListenerSession:
         except InvalidError:
             # A report that is rejected must stop neither the renewal of the lease nor the acknowledgement.
             if report != EMPTY_REPORT:
-                self._send_without_report(acked, history, report.refused)
+                self._send_without_report(acked, history, report.only(_NOT_IN_FORCE))
             raise
 
     def _send_heartbeat(self, acked: int | None, history: str | None, report: Report) -> frozenset[str] | None:
@@ -245,14 +246,14 @@ class ListenerSession:
             self._acknowledged = before
             raise
 
-    def _send_without_report(self, acked: int | None, history: str | None, refused: Mapping[str, str] | None) -> None:
-        """Renew the lease and acknowledge, with the refusals alone; what is refused must not count as applied."""
-        if not refused:
-            self._send_heartbeat(acked, history, Report(refused=refused))
+    def _send_without_report(self, acked: int | None, history: str | None, not_in_force: Report) -> None:
+        """Renew the lease and acknowledge, only with what must not count as applied."""
+        if not any(not_in_force.given().values()):
+            self._send_heartbeat(acked, history, not_in_force)
             return
         for revision in (acked, None):
             with suppress(InvalidError):
-                self._send_heartbeat(revision, history, Report(refused=refused))
+                self._send_heartbeat(revision, history, not_in_force)
                 return
         if self._acknowledged:
             self._withdraw()

@@ -111,15 +111,17 @@ def register(
 ) -> Listener:
     """The listener after registering, renewing or taking over; `empty` means that nothing is blocked at `revision`.
 
-    A renewal keeps the cursor. A new session or principal, or one whose lease had lapsed, starts from the whole list;
-    from an empty list, it is up to date at once (FLIP-224, Register). Raises FencedError for a session that was taken
-    over.
+    A renewal keeps the cursor. A new session or principal, or one whose lease had lapsed, starts from the whole list.
+    From an empty list a JobMaster, which has just begun, is up to date at once (FLIP-224, Register). A ResourceManager
+    is not: in its cluster, nodes that are free by now may still be blocked. Raises FencedError for a session that was
+    taken over.
     """
     if current is not None and requested.session in current.former_sessions:
         raise FencedError(
             f"Session {requested.session} of listener {requested.id} was taken over by {current.session}."
         )
     renewed = current if current is not None and _is_renewal(current, requested, principal, now) else None
+    up_to_date = empty and requested.role is ListenerRole.JOB_MASTER
     return Listener(
         id=requested.id,
         role=requested.role,
@@ -127,7 +129,7 @@ def register(
         callback_url=requested.callback_url,
         lease=requested.lease,
         lease_end=now + requested.lease,
-        acked=renewed.acked if renewed is not None else (revision if empty else None),
+        acked=renewed.acked if renewed is not None else (revision if up_to_date else None),
         former_sessions=_former_sessions(current, requested.session),
         min_nodes=requested.min_nodes,
         registered_at=renewed.registered_at if renewed is not None else now,
@@ -188,15 +190,17 @@ class Report:
     """The state of a listener. A field replaces its previous value; None leaves it unchanged.
 
     `task_managers` maps TaskManager id to node id, `running_tasks` TaskManager id to the number of its tasks, `refused`
-    node id to the reason why the block is not carried out, `evidence` node id to finding; `nodes` are all nodes that
-    the listener may use: ids, or what it knows about them. A manager reports in `schedulable` the blocked nodes that
-    still get work, in `unschedulable` the nodes that get none for another reason than a block: node id to its state. Do
-    not change them afterwards.
+    node id to the reason why the block will not be carried out unless somebody acts, `pending` node id to the reason
+    why a block, or the end of one, is not in force yet, or not known to be, `evidence` node id to finding; `nodes` are
+    all nodes that the listener may use: ids, or what it knows about them. A manager reports in `schedulable` the
+    blocked nodes that still get work, in `unschedulable` the nodes that get none for another reason than a block: node
+    id to its state. Do not change them afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
     running_tasks: Mapping[str, int] | None = None
     refused: Mapping[str, str] | None = None
+    pending: Mapping[str, str] | None = None
     evidence: Mapping[str, Finding] | None = None
     nodes: Sequence[str | ReportedNode] | None = None
     schedulable: Mapping[str, str] | None = None
@@ -299,7 +303,7 @@ class TasksOnBlockedNode:
     """The TaskManagers of a live listener on a blocked node: id to the number of running tasks, None if not reported.
 
     `block_start` and `evacuates` are those of the block, `registration` and `lease` (milliseconds) of the listener.
-    `acked` is whether it has acknowledged the block, `refused` why it does not carry it out.
+    `acked` is whether the block is in force there or refused, `refused` why it does not carry it out.
     """
 
     node: str

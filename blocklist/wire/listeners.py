@@ -122,8 +122,8 @@ class AppliedBody(Body):
     pending_reason: Annotated[
         str | None,
         Doc(
-            "What it last reported of the blocked node while it has not acknowledged the change: why it"
-            " cannot apply it yet, or why it refused an earlier block."
+            "Why the change is not in force yet: it is being tried, tasks are ending, or it is not known."
+            " While the listener has not acknowledged the change, it may be why it refused an earlier block."
         ),
     ] = None
     task_managers: list[TaskManagerOnNode]

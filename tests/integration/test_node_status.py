@@ -81,6 +81,28 @@ class TestStatus:
         unblock(listener_client, "n")
         assert of_listener(listener_client, "n", "a")["pendingReason"] is None, "a reason not to block is none to free"
 
+    def test_what_is_pending_after_the_acknowledgement_is_in_force_once_it_is_not_reported_any_more(
+        self, listener_client: httpx.Client
+    ) -> None:
+        register(listener_client, "a")
+        acked = heartbeat(
+            listener_client, "a", ackedRevision=put(listener_client, "n"), pending={"n": "a pod is ending"}
+        )
+        assert "pending" in acked["reported"]
+        found = of_listener(listener_client, "n", "a")
+        assert (found["applied"], found["refused"], found["pendingReason"]) == (False, None, "a pod is ending")
+        assert status(listener_client, "n")["applied"] == 0
+        assert cells(listener_client.get("/").text, "Applied")[0] == "0/1"
+        before = now_ms()
+        heartbeat(listener_client, "a", pending={})
+        found = of_listener(listener_client, "n", "a")
+        assert (found["applied"], found["pendingReason"]) == (True, None)
+        assert before <= int(found["appliedAt"])
+        revision = unblock(listener_client, "n")
+        heartbeat(listener_client, "a", ackedRevision=revision, pending={"n": "its taint cannot be removed"})
+        found = of_listener(listener_client, "n", "a")
+        assert (found["applied"], found["pendingReason"]) == (False, "its taint cannot be removed")
+
     def test_which_listeners_have_applied_it_and_when(self, listener_client: httpx.Client) -> None:
         for name, role in (("b", RM), ("a", "JOB_MASTER"), ("C", "JOB_MASTER")):
             register(listener_client, name, role=role)

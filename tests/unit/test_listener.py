@@ -72,6 +72,15 @@ def test_a_listener_registering_on_an_empty_list_is_up_to_date() -> None:
     assert (new.acked, new.is_behind(9), new.is_behind(10)) == (9, False, True)
 
 
+def test_a_manager_registering_on_an_empty_list_has_freed_nothing_yet() -> None:
+    requested = replace(registration(), role=ListenerRole.RESOURCE_MANAGER)
+    new = register(None, requested, now=NOW, revision=9, empty=True)
+    assert (new.acked, new.is_behind(9)) == (None, True)
+    acked = heartbeat(new, "s1", 9, now=NOW, revision=9)
+    renewed = register(acked, requested, now=NOW + 1, revision=9, empty=True)
+    assert renewed.acked == 9
+
+
 def test_a_listener_registering_on_a_list_with_nodes_is_behind_at_every_revision() -> None:
     new = register(None, registration(), now=NOW, revision=0, empty=False)
     assert (new.acked, new.is_behind(0)) == (None, True)

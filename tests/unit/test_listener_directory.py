@@ -175,17 +175,36 @@ def test_a_machine_is_one_usable_node_whatever_a_listener_calls_it() -> None:
     ("blocked", "name"),
     [("n1", "N1.Example.com"), ("N1.Example.com", "n1"), ("n1", "10.0.0.1"), ("10.0.0.1", "n1"), ("n1", "n1")],
 )
-def test_a_refusal_under_any_name_of_the_machine_is_not_applied(blocked: str, name: str) -> None:
+@pytest.mark.parametrize("state", ["refused", "pending"])
+def test_what_is_reported_under_any_name_of_the_machine_is_not_applied(blocked: str, name: str, state: str) -> None:
     async def scenario() -> None:
         _, _, directory, _ = new_directory()
         directory.add(entry := job_master())
         manager = NodeSource(kind=SourceKind.MANAGER, name="yarn")
         directory.inventory.stage_nodes(manager, [ReportedNode(id="n1", addresses=("10.0.0.1",))])
         directory.inventory.apply_staged()
-        directory.apply_report(entry, Report(refused={name: "its last host"}), 0)
-        assert entry.refusal_of(blocked) == "its last host"
+        reasons = {name: "its last host"}
+        directory.apply_report(entry, Report(refused=reasons) if state == "refused" else Report(pending=reasons), 0)
+        assert (entry.refusal_of(blocked) or entry.pending_reason_of(blocked)) == "its last host"
         assert not entry.has_applied(0, blocked)
-        assert entry.refusal_of("n2") is None
+        assert entry.refusal_of("n2") is None is entry.pending_reason_of("n2")
+
+    asyncio.run(scenario())
+
+
+def test_a_wait_ends_with_what_is_refused_and_goes_on_for_what_is_pending() -> None:
+    async def scenario() -> None:
+        _, _, directory, _ = new_directory()
+        directory.add(entry := job_master())
+        for report, refused, pending in (
+            (Report(pending={"n1": "a pod is ending"}), [], ["jm"]),
+            (Report(refused={"n1": "its last host"}), ["jm"], []),  # Both: nothing will happen.
+            (Report(refused={}, pending={"n2": "a pod is ending"}), [], []),
+        ):
+            directory.apply_report(entry, report, 0)
+            assert directory.any_pending(0, ["n1"]) is bool(pending)
+            progress = directory.progress(0, ["n1"])
+            assert (progress.refused, progress.pending) == (refused, pending)
 
     asyncio.run(scenario())
 
