@@ -153,8 +153,8 @@ def test_the_service_is_killed_during_a_fan_out(fresh: ServiceProcess) -> None:
                 fresh.kill()
                 fresh.start()
         check(client, receivers)
-        snapshots = [push.body for receiver in receivers for push in receiver.applied if push.body["snapshot"]]
-        assert not [each for each in snapshots if each["toRevision"]], "only the empty list of ResourceManagers"
+        # A ResourceManager, which acknowledges nothing when it registers, may need the whole list again.
+        assert not [push for receiver in receivers[2:] for push in receiver.applied if push.body["snapshot"]]
 
 
 def test_after_a_restart_pushes_continue_from_the_acknowledged_revision(fresh: ServiceProcess) -> None:
