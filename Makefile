@@ -18,8 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Needs only Python and make.
 run: $(VENV)/service.stamp
-	@$(BIN)/python -m app migrate
-	@exec $(BIN)/python -m app
+	@exec $(BIN)/blocklist serve
 
 setup: $(VENV)/dev.stamp
 	@$(BIN)/python spark-agent/build.py --if-possible
@@ -130,10 +129,10 @@ fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 openapi: $(VENV)/service.stamp
-	$(BIN)/python -m app openapi > openapi/blocklist.json
+	$(BIN)/blocklist openapi > openapi/blocklist.json
 
 settings: $(VENV)/service.stamp
-	$(BIN)/python -m app settings --into docs/settings.md
+	$(BIN)/blocklist settings --into docs/settings.md
 
 # After a change of pyproject.toml: locks what is new and keeps all other versions.
 lock: $(VENV)/dev.stamp

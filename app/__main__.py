@@ -1,4 +1,4 @@
-"""`python -m app`: see app.cli."""
+"""What `blocklist serve` and the other commands of the service run: see app.cli."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if __name__ == "__main__":
     gc.disable()
     # structlog would import it for coloured tracebacks, which are not used: 4 MB, and a twelfth of the start.
     sys.modules["rich"] = None  # type: ignore[assignment]
-    from app.cli import main
-
+    try:
+        from app.cli import main
+    except ModuleNotFoundError as error:
+        sys.exit(f"blocklist: the service needs the package {error.name}: pip install 'blocklist[service]'")
     sys.exit(main())

@@ -20,6 +20,7 @@ from app.net.addresses import is_loopback
 from app.net.service_account_roles import ServiceAccountRoles
 from app.settings import Settings, SettingsError
 from app.store.database import has_valid_token
+from app.store.schema_check import database_exists
 from app.store.tokens import TokenStore
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[]
     path = Path(settings.admin_token_file) if settings.admin_token_file else None
     enabled = settings.auth == "tokens"
     return Authenticator(
-        store, clock, enabled=enabled, admin_token_path=path, jwt_verifier=_jwt_verifier(settings, clock)
+        store, clock, enabled=enabled, admin_token_path=path, jwt_verifier=make_jwt_verifier(settings, clock)
     )
 
 
-def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier | None:
+def make_jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier | None:
     if settings.auth == "off" or not (settings.oidc_issuer or settings.service_account_audience):
         return None
     # Imported here, because its cryptography takes 10 MB.
@@ -102,7 +103,7 @@ def _api_server_url(environ: Mapping[str, str]) -> str:
 
 
 def check_access(settings: Settings, now: int) -> None:
-    """Raises SettingsError if anyone or no one would have access. Creates the admin token file."""
+    """Raises SettingsError if anyone or no one would have access, at the time `now` (Unix ms). Changes nothing."""
     if settings.oidc_issuer and not settings.oidc_audience:
         raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: set the audience that the issuer's JWTs must have.")
     if bool(settings.service_account_audience) != bool(settings.service_account_roles):
@@ -112,10 +113,8 @@ def check_access(settings: Settings, now: int) -> None:
     if settings.auth == "off":
         _check_auth_off(settings)
     elif settings.admin_token_file:
-        _prepare_admin_token_file(Path(settings.admin_token_file))
-    elif not (settings.oidc_issuer or settings.service_account_roles) and not has_valid_token(
-        settings.database_url, now
-    ):
+        _check_admin_token_file(Path(settings.admin_token_file))
+    elif not (settings.oidc_issuer or settings.service_account_roles) and not _has_valid_token(settings, now):
         raise SettingsError(
             "BLOCKLIST_AUTH: there is no valid token, so no one would have access: set BLOCKLIST_ADMIN_TOKEN_FILE"
             " (the file is created if it is missing), BLOCKLIST_OIDC_ISSUER or BLOCKLIST_SERVICE_ACCOUNT_ROLES."
@@ -131,10 +130,33 @@ def _check_auth_off(settings: Settings) -> None:
         )
 
 
-def _prepare_admin_token_file(path: Path) -> None:
+def _has_valid_token(settings: Settings, now: int) -> bool:
+    return database_exists(settings.database_url) and has_valid_token(settings.database_url, now)
+
+
+def _check_admin_token_file(path: Path) -> None:
+    if path.exists():
+        _read_admin_token_file(path)
+    elif not path.absolute().parent.is_dir():
+        raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: create the folder of {path}, which does not exist.")
+
+
+def _read_admin_token_file(path: Path) -> None:
     try:
-        if create_admin_token_file(path):
-            log.warning("admin token file created", file=str(path.absolute()))
         read_admin_token_file(path)
     except AdminTokenFileError as error:
         raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None
+
+
+def create_admin_token(settings: Settings) -> None:
+    """Create the admin token file if it is missing. Raises SettingsError."""
+    if settings.auth == "off" or not settings.admin_token_file:
+        return
+    path = Path(settings.admin_token_file)
+    try:
+        created = create_admin_token_file(path)
+    except AdminTokenFileError as error:
+        raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None
+    if created:
+        log.warning("admin token file created", file=str(path.absolute()))
+    _read_admin_token_file(path)

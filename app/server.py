@@ -25,7 +25,7 @@ from starlette.types import Message
 from uvicorn import Config
 from uvicorn.lifespan.off import LifespanOff
 
-from app.auth_setup import check_access
+from app.auth_setup import check_access, create_admin_token
 from app.http import connection_limits
 from app.http.connection_limits import LimitingProtocol
 from app.http.fast_put import FastPutProtocol
@@ -99,6 +99,7 @@ def serve(settings: Settings) -> int:
     check_schema(settings.database_url)
     check_not_in_use(settings.database_url)
     check_access(settings, unix_millis())
+    create_admin_token(settings)
     tls = tls_context(settings)
     raise_nofile_limit()
     app = create_app(settings)

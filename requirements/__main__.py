@@ -12,19 +12,19 @@ QUIET = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url", "--no
 
 # The service is first: the other lock files take over its versions.
 SAME = ("--constraint", "requirements/service.txt")
+SERVICE = ("pyproject.toml", "--extra", "service", "--extra", "notices")
 # The build backend is installed beside the others, so its lock file leaves out what the project itself needs.
 LOCKS = {
-    "service": ("pyproject.toml",),
-    "build": SAME,
-    "spark": (*SAME, "pyproject.toml"),
-    "dev": (*SAME, "pyproject.toml"),
-    "kerberos": SAME,
-    "generators": (),
+    "service": SERVICE,
+    "build": ("--group", "pyproject.toml:build", *SAME),
+    "spark": ("--group", "pyproject.toml:spark", *SAME, "pyproject.toml"),
+    "dev": ("--group", "pyproject.toml:dev", *SAME, *SERVICE, "--extra", "telemetry"),
+    "kerberos": ("--group", "pyproject.toml:kerberos", *SAME),
+    "generators": ("--group", "pyproject.toml:generators"),
 }
 
-for group, options in LOCKS.items():
-    output = ("--group", f"pyproject.toml:{group}", "--output-file", f"requirements/{group}.txt")
-    command = [*LOCK, *QUIET, *sys.argv[1:], *output, *options]
+for name, options in LOCKS.items():
+    command = [*LOCK, *QUIET, *sys.argv[1:], "--output-file", f"requirements/{name}.txt", *options]
     print(*command)
     subprocess.run([sys.executable, "-m", *command], check=True, stdout=subprocess.DEVNULL)
 

@@ -470,6 +470,11 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def read_nodes_file(path: Path) -> list[ReportedNode] | None:
+    """The nodes of a nodes file; None if it changes meanwhile. Raises OSError, InvalidError."""
+    return _read(path, _version_of(path))
+
+
 def _read(path: Path, version: _Version) -> list[ReportedNode] | None:
     """The nodes in this version of the file; None if it has changed meanwhile. Raises OSError, InvalidError."""
     with open(path, "rb", opener=_open_at_once) as file:

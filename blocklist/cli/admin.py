@@ -1,10 +1,9 @@
-"""open, completion, spark, flink, manager and serve: what prepares other programs, or hands over to them."""
+"""open, completion, spark, flink, manager and the service: what prepares other programs, or hands over to them."""
 
 from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -145,16 +144,18 @@ def manager(context: typer.Context) -> None:
     raise typer.Exit(main(context.args, prog="blocklist manager"))
 
 
-def serve() -> None:
-    """Run the service; only in a checkout. Migrates the database first."""
-    root = _find_checkout()
-    if root is None:
-        raise InvalidError("serve needs a checkout of blocklist: the installed package does not contain the service.")
-    command, environment = _app_command(root)
-    migrated = subprocess.run([*command, "migrate"], env=environment, check=False)
-    if migrated.returncode:
-        raise SystemExit(migrated.returncode)
-    os.execve(command[0], command, environment)  # noqa: S606 - the service replaces this process
+def service(context: typer.Context) -> None:
+    """Run the service, or a command of it, which replaces this process."""
+    path = os.pathsep.join(filter(None, [str(_service_folder()), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-P", "-m", "app", context.info_name or "serve", *context.args]
+    flush()
+    os.execve(command[0], command, {**os.environ, "PYTHONPATH": path})  # noqa: S606 - see above
+
+
+def _service_folder() -> Path:
+    """The folder that has the service's package `app`: of this installation, or the checkout."""
+    installed = Path(__file__).resolve().parents[1] / "_service"
+    return installed if installed.is_dir() else installed.parents[1]
 
 
 def config_check() -> None:
@@ -165,11 +166,6 @@ def config_check() -> None:
         snapshot = client.snapshot()
         answers = f"answers: {len(snapshot.nodes)} nodes blocked at revision {snapshot.revision}"
         print_lines(*table.lines([("SERVICE", answers), ("ROLE", _role(client)), ("DURATION", _duration(client))]))
-    if (root := _find_checkout()) is not None:
-        valid, output = _check_service_settings(root)
-        print_lines(*table.lines([("CHECKOUT", f"{root}: {output}")]))
-        if not valid:
-            raise typer.Exit(1)
 
 
 def _settings(url: str, context: Context | None) -> list[tuple[str, str]]:
@@ -201,28 +197,6 @@ def _duration(client: BlocklistClient) -> str:
 def _role(client: BlocklistClient) -> str:
     name, role = client.whoami()
     return role.value if name is None else f"{role.value}, as {name}"
-
-
-def _find_checkout() -> Path | None:
-    """The checkout that contains this package; None if only the package is installed."""
-    root = Path(__file__).resolve().parents[2]
-    return root if (root / "app" / "__main__.py").is_file() and (root / "migrations").is_dir() else None
-
-
-def _app_command(root: Path) -> tuple[list[str], dict[str, str]]:
-    """The command that runs the service of the checkout in the current folder, and its environment."""
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    return [sys.executable, "-P", "-m", "app"], {**os.environ, "PYTHONPATH": path}
-
-
-def _check_service_settings(root: Path) -> tuple[bool, str]:
-    """Whether the settings of the checkout's service are valid, and the last line of the check's output."""
-    command, environment = _app_command(root)
-    done = subprocess.run(
-        [*command, "check-settings"], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return done.returncode == 0, lines[-1] if lines else f"exit code {done.returncode}"
 
 
 # config use, config list, config get and config set: the contexts of the command.

@@ -69,7 +69,12 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "admin.completion",
             "Print the completion for a shell: source <(blocklist completion bash).",
         ),
-        "serve": ("admin.serve", "Run the service; only in a checkout."),
+        "serve": ("admin.service", "Run the service, which needs the extra packages of blocklist[service]."),
+        "migrate": ("admin.service", "Create the database of the service, or upgrade it to this version."),
+        "new-history": ("admin.service", "After a restore from a backup: make every watch begin with a snapshot."),
+        "check-settings": ("admin.service", "Check the settings of the service without starting it."),
+        "settings": ("admin.service", "Print all settings of the service."),
+        "openapi": ("admin.service", "Print the API document of the service."),
         "config": ("", "Choose and set contexts, and check the configuration."),
         "token": ("", "Manage tokens."),
         "spark": ("", "Load the agent into Spark drivers."),
@@ -98,7 +103,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 """The commands of each group, whose name is empty for the command itself: the function, and its summary for --help and
 TAB. A group has its commands instead of a function."""
 _MANAGER: Final = "manager"
-_HANDED_OVER: Final = frozenset({_MANAGER, "flink"})
+_SERVICE: Final = frozenset({"serve", "migrate", "new-history", "check-settings", "settings", "openapi"})
+_HANDED_OVER: Final = _SERVICE | {_MANAGER, "flink"}
 """These commands hand all their arguments over to another program, also --help."""
 _SIMILARITY: Final = 0.8
 """An option at least this similar is the one that was meant: others, which share a few letters, are not named."""

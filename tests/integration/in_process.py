@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from uvicorn.server import ServerState
 
-from app.auth_setup import check_access
+from app.auth_setup import check_access, create_admin_token
 from app.main import create_app
 from app.server import uvicorn_config
 from app.settings import Settings, SettingsError, read_settings
@@ -173,6 +173,7 @@ def in_process(clock: ManualClock | None = None, /, **settings: Any) -> Iterator
     given = {"database_timeout": _DATABASE_TIMEOUT, **settings}
     read = read_settings({f"BLOCKLIST_{name.upper()}": str(value) for name, value in given.items()})
     check_access(read, clock.now)
+    create_admin_token(read)
     app = create_app(read, clock=clock)
     with (
         patch.object(postgresql, "STALL_SECONDS", _STALL_SECONDS),

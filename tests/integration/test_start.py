@@ -100,13 +100,12 @@ class TestSettings:
 
 
 class TestDatabase:
-    def test_without_a_migration_it_does_not_start_and_creates_no_file(self, tmp_path: Path) -> None:
-        assert_refused(run_app(env=settings_for(tmp_path / "new.db"), forked=False), "migrate")
-        assert list(tmp_path.iterdir()) == []
-
-    def test_an_empty_file_is_not_a_migrated_database(self, tmp_path: Path) -> None:
-        (tmp_path / "empty.db").touch()
-        assert_refused(run_app(env=settings_for(tmp_path / "empty.db")), "migrate")
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_a_new_sqlite_database_is_created_by_the_start(self, tmp_path: Path, exists: bool) -> None:
+        if exists:
+            (tmp_path / "blocklist.db").touch()
+        with ServiceProcess(tmp_path) as service, service.client() as client:
+            assert current_list(client) == (0, {})
 
     @pytest.mark.parametrize("command", [(), ("migrate",)])
     def test_the_database_of_another_program_is_not_changed(self, tmp_path: Path, command: tuple[str, ...]) -> None:

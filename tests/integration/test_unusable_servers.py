@@ -93,8 +93,9 @@ class TestConnecting:
 
 class TestContent:
     def test_an_empty_database(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
-        with pytest.raises(SchemaError, match="has no tables yet: run `python -m app migrate`"):
+        with pytest.raises(SchemaError, match="has no tables yet: run `blocklist migrate`"):
             check_schema(url)
+        assert run_app(env=environment(database_url=url, port="0"), forked=False).returncode == 2, "replicas do not migrate"
         assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", tmp_path.name) == [(0,)]
         migrate(url)
         check_schema(url)

@@ -1,0 +1,79 @@
+"""The commands of the service: what check-settings finds, and where --data keeps the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+
+PREFIX = "BLOCKLIST_"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, **settings: str) -> int:
+    for name, value in settings.items():
+        monkeypatch.setenv(PREFIX + name.upper(), value)
+    return main(list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"host": "0.0.0.0"}, "BLOCKLIST_HOST: without authentication"),  # noqa: S104 - refused
+        ({"auth": "tokens"}, "BLOCKLIST_AUTH: there is no valid token"),
+        ({"auth": "tokens", "admin_token_file": "/nowhere/admin"}, "BLOCKLIST_ADMIN_TOKEN_FILE: create the folder"),
+        ({"auth": "tokens", "oidc_issuer": "https://login.example"}, "BLOCKLIST_OIDC_AUDIENCE: set the audience"),
+        ({"auth": "tokens", "service_account_audience": "blocklist"}, "BLOCKLIST_SERVICE_ACCOUNT_ROLES, or neither"),
+        (
+            {"auth": "tokens", "service_account_audience": "a", "service_account_roles": "a/b=reader"},
+            "BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE: ",
+        ),
+        ({"telemetry": "otlp"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"nodes_file": "/nowhere/nodes.csv"}, "BLOCKLIST_NODES_FILE: /nowhere/nodes.csv: No such file"),
+        ({"tls_cert": "/nowhere/cert.pem"}, "BLOCKLIST_TLS_KEY"),
+    ],
+)
+def test_what_the_start_refuses_is_found_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: dict[str, str], words: str
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    assert run(monkeypatch, "check-settings", database_url="sqlite:////nowhere/blocklist.db", **settings) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_telemetry_without_its_packages_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.telemetry._is_installed", lambda _: False)
+    assert run(monkeypatch, "check-settings", telemetry="otlp") == 2
+    assert "blocklist[telemetry]" in capsys.readouterr().err
+
+
+def test_valid_settings_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = str(tmp_path / "admin.token")
+    database = f"sqlite:///{tmp_path}/blocklist.db"
+    assert run(monkeypatch, "check-settings", auth="tokens", admin_token_file=token, database_url=database) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_faulty_nodes_file_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nodes.csv").write_text("id,names\nw 1,\n")
+    assert run(monkeypatch, "check-settings", nodes_file=str(tmp_path / "nodes.csv")) == 2
+    assert "line 2" in capsys.readouterr().err
+
+
+def test_data_names_the_folder_of_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKLIST_DATABASE_URL", "")
+    assert run(monkeypatch, "migrate", "--data", str(tmp_path / "new" / "data")) == 0
+    assert (tmp_path / "new" / "data" / "blocklist.db").exists()
+
+
+def test_data_and_a_database_contradict_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("migrate", "--data", str(tmp_path / "data"))
+    assert run(monkeypatch, *arguments, database_url="sqlite:///other.db") == 2
+    assert "give one of them" in capsys.readouterr().err
