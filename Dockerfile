@@ -74,4 +74,4 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
 # Process 1 of a container gets no signal that it does not handle; tini hands all to the command, whatever that is.
 ENTRYPOINT ["tini", "--"]
 # The chart in deploy/helm/ has commands of its own. Migrating is safe to repeat; exec passes SIGTERM to the service.
-CMD ["sh", "-c", "python -m app migrate && exec python -m app"]
+CMD ["sh", "-c", "blocklist migrate && exec blocklist serve"]

@@ -25,9 +25,7 @@ def telemetry_config(settings: Settings) -> TelemetryConfig:
     if settings.telemetry == "off":
         return _OFF
     if not all(map(_is_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))):
-        raise SettingsError(
-            "BLOCKLIST_TELEMETRY=otlp needs two more packages: pip install 'blocklist[telemetry]'"
-        )
+        raise SettingsError("BLOCKLIST_TELEMETRY=otlp needs two more packages: pip install 'blocklist[telemetry]'")
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         raise SettingsError("BLOCKLIST_TELEMETRY=otlp needs OTEL_EXPORTER_OTLP_ENDPOINT, such as http://127.0.0.1:4318")
     # No logs: they would contain the messages of errors.

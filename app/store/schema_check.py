@@ -32,10 +32,10 @@ def check_schema(url: str) -> None:
     Never modifies the database.
     """
     if not database_exists(url):
-        raise SchemaError(f"There is no database at {url}: run `python -m app migrate` first.")
+        raise SchemaError(f"There is no database at {url}: run `blocklist migrate` first.")
     if (current := schema_revision(url)) != latest_revision():
         what = "has no tables yet" if current is None else "is not migrated to this version"
-        raise SchemaError(f"The database {redacted(url)} {what}: run `python -m app migrate` first.")
+        raise SchemaError(f"The database {redacted(url)} {what}: run `blocklist migrate` first.")
     if not is_postgresql(url):
         path = sqlite_path(url)
         if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):

@@ -95,7 +95,8 @@ class TestContent:
     def test_an_empty_database(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match="has no tables yet: run `blocklist migrate`"):
             check_schema(url)
-        assert run_app(env=environment(database_url=url, port="0"), forked=False).returncode == 2, "replicas do not migrate"
+        started = run_app(env=environment(database_url=url, port="0"), forked=False)
+        assert started.returncode == 2, "the start migrates no database that replicas share"
         assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", tmp_path.name) == [(0,)]
         migrate(url)
         check_schema(url)

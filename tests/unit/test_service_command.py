@@ -20,7 +20,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, **settings: str) -> in
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"host": "0.0.0.0"}, "BLOCKLIST_HOST: without authentication"),  # noqa: S104 - refused
+        ({"host": "0.0.0.0"}, "BLOCKLIST_HOST: without authentication"),
         ({"auth": "tokens"}, "BLOCKLIST_AUTH: there is no valid token"),
         ({"auth": "tokens", "admin_token_file": "/nowhere/admin"}, "BLOCKLIST_ADMIN_TOKEN_FILE: create the folder"),
         ({"auth": "tokens", "oidc_issuer": "https://login.example"}, "BLOCKLIST_OIDC_AUDIENCE: set the audience"),
