@@ -57,7 +57,7 @@ from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
-from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.evidence import EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.names import ConfirmedNodes
@@ -100,14 +100,7 @@ class Service:
         confirmed_nodes = ConfirmedNodes(
             authenticated=settings.auth == "tokens", aliases=aliases, machine_of=machine_of
         )
-        self.evidence = EvidenceStore(
-            EvidenceRule(applications=settings.evidence_applications),
-            self.view.task_managers.nodes_of,
-            confirmed_nodes.confirmed_name,
-            confirmed_nodes.principal_of,
-            aliases,
-            machine_of,
-        )
+        self.evidence = EvidenceStore(settings.evidence_applications, confirmed_nodes.principal_of, aliases, machine_of)
 
         # Listeners, of this process and of other replicas, and the pushes to them
         quota = ListenerQuota(

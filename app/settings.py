@@ -113,8 +113,6 @@ class Settings(BaseSettings):
     """Duration of the block that each notification of a firing alert makes."""
     repeat_window: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=30)
     """Each automatic block of a node within this time doubles the duration of the next one; 0 disables this."""
-    probation: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=1)
-    """For this time after a repeated automatic block, evidence of one application blocks the node; 0 disables this."""
     callback_hosts: str | None = None
     """Hosts that may receive pushes: names, `*.name`, networks. By default loopback; none with authentication."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
@@ -177,7 +175,6 @@ class Settings(BaseSettings):
         return RepeatRule(
             window=to_millis(min(self.repeat_window, self.log_max_age)),
             max_duration=min(filter(None, (MAX_DURATION_MS, to_millis(self.longest_block_operator)))),
-            probation=to_millis(self.probation),
             max_changes=self.log_max_changes,
         )
 

@@ -261,9 +261,6 @@ async def get_status(request: Request, node_id: NodeId) -> Response:
 
 def _status(service: Service, change: Change) -> Json:
     listeners = [_progress_body(progress) for progress in applied_by_live_listeners(service, change)]
-    now = service.clock()
-    history = service.automatic_blocks
-    probation_end = history.probation_end(service.view.tracker, change.node.id, now)
     return {
         "id": change.node.id,
         "blocked": service.view.get(change.node.id) is not None,
@@ -271,8 +268,7 @@ def _status(service: Service, change: Change) -> Json:
         "at": str(change.at),
         "applied": sum(listener["applied"] for listener in listeners),
         "of": len(listeners),
-        "automaticBlocks": history.count(service.view.tracker, change.node.id, now),
-        "probationEnd": None if probation_end is None else str(probation_end),
+        "automaticBlocks": service.automatic_blocks.count(service.view.tracker, change.node.id, service.clock()),
         "repeat": None if change.repeat is None else repeat_body(change.repeat),
         "listeners": listeners,
     }

@@ -135,8 +135,7 @@ class EvidenceBlocker:
 
     def _due_blocks(self, nodes: BlocklistView, now: int) -> list[BlockedNode]:
         """Blocks to create or renew, without those refused less than RETRY_MS ago."""
-        verdicts = self._evidence.verdicts(now, self._automatic_blocks.on_probation(nodes, now))
-        due = due_blocks(verdicts, nodes, now, lambda node_id: self._duration(nodes, node_id, now))
+        due = due_blocks(self._evidence.verdicts(now), nodes, now, lambda node_id: self._duration(nodes, node_id, now))
         return [node for node in due if self._next_try.get(node.id, now) <= now]
 
     def _repeat(self, nodes: BlocklistView, node_id: str, now: int) -> Repeat | None:

@@ -434,7 +434,7 @@ class ListenerDirectory:
             self._view.task_managers_moved(names)
             self._confirmed_nodes.machines_changed(names)
             self.reported_nodes.machines_changed(names)
-            self._evidence.machines_changed(names)
+            self._evidence.machines_changed()
 
     def _replace_reported_nodes(self, entry: ListenerEntry, nodes: Iterable[str]) -> None:
         before, after = set(entry.report.node_ids()), set(nodes)

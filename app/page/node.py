@@ -495,7 +495,6 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         claims=claims,
         evidence_claims=latest_evidence_claims(changes, claims),
         dismissals=service.dismissals.of_node(node_id),
-        probation_end=service.automatic_blocks.probation_end(service.view.tracker, node_id, now),
         history=history,
         strip_days=STRIP_DAYS,
         state=state,

@@ -30,7 +30,6 @@ from blocklist.cli.output import (
     claims_view,
     clear_screen,
     format_json,
-    format_timestamp,
     listed_json,
     nodes_view,
     owners_of,
@@ -300,9 +299,6 @@ def _repeat_lines(status: NodeStatusBody) -> Iterator[str]:
     """What earlier automatic blocks of the node lead to."""
     if status.repeat is not None:
         yield f"Its block is the {status.repeat.value()}."
-    if status.probation_end is not None:
-        end = format_timestamp(status.probation_end)
-        yield f"It is on probation until {end}: evidence of one application blocks it."
 
 
 # nodes, claims and drift.

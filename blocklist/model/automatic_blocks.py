@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.claims import MAX_COUNTED, Repeat, RepeatRule, owner_matches
 from blocklist.model.draft import Draft
-from blocklist.model.names import Aliases, MachineIndex, NameIndex, no_aliases, normalize_name, short_name
+from blocklist.model.names import Aliases, NameIndex, no_aliases, normalize_name, short_name
 from blocklist.model.tracker import BlocklistView
 
 COUNTED_OWNERS: Final = ("alertmanager/*", "evidence", "detection")
@@ -77,24 +77,6 @@ class AutomaticBlocks:
         """Number of automatic blocks of a node that count at `now`, with one that has not ended."""
         return self._count_within(self._of_machine(view, node_id, now), now)
 
-    def probation_end(self, view: BlocklistView, node_id: str, now: int) -> int | None:
-        """Until when a node is on probation at `now` (Unix ms); None if it is not."""
-        blocks = self._of_machine(view, node_id, now)
-        ends = (
-            end + self._rule.probation for it in blocks if (end := it.end) is not None and self._repeats(it, blocks)
-        )
-        last = max(ends, default=now)
-        return last if last > now else None
-
-    def on_probation(self, view: BlocklistView, now: int) -> MachineIndex:
-        """The nodes that are on probation, under all names of their machines."""
-        found = (
-            node_id
-            for node_id, blocks in self._by_node.items()
-            if (blocks[-1].end or 0) + self._rule.probation > now and self.probation_end(view, node_id, now)
-        )
-        return MachineIndex(name for node_id in found for name in (node_id, *self._aliases(node_id)))
-
     def _of_machine(self, view: BlocklistView, node_id: str, now: int) -> Sequence[AutomaticBlock]:
         """The blocks of a machine, as the draft has them, that are in the log on every replica."""
         if not self._rule.window:
@@ -112,12 +94,6 @@ class AutomaticBlocks:
 
     def _count_within(self, blocks: Iterable[AutomaticBlock], now: int) -> int:
         return min(sum(block.begin > now - self._rule.window for block in blocks), MAX_COUNTED)
-
-    def _repeats(self, block: AutomaticBlock, blocks: Iterable[AutomaticBlock]) -> bool:
-        """Whether another one of the blocks was within the window before it."""
-        return any(
-            other.revision < block.revision and other.begin > block.begin - self._rule.window for other in blocks
-        )
 
     def _replace(self, node_id: str, blocks: _Blocks) -> None:
         """Keep them as those of the node that was blocked last."""

@@ -48,13 +48,11 @@ class Repeat:
 class RepeatRule:
     """Each block within `window` doubles the duration, up to `max_duration`; a `window` of 0 disables this.
 
-    After a block that was not the first, the node is on probation for `probation`; 0 disables that. Only blocks that
-    are among the last `max_changes` changes count: a replica that starts knows no others.
+    Only blocks that are among the last `max_changes` changes count: a replica that starts knows no others.
     """
 
     window: int = 0
     max_duration: int = 0
-    probation: int = 0
     max_changes: int = 1_000_000
 
     def duration(self, usual: int, earlier: int) -> int:

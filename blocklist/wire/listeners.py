@@ -144,9 +144,6 @@ class NodeStatusBody(Body):
     applied: int
     of: int
     automatic_blocks: Annotated[int, Doc("Number of automatic blocks that count for the duration of the next one.")] = 0
-    probation_end: Annotated[
-        Millis | None, Doc("Until then evidence of one application blocks the node; null if not.")
-    ] = None
     repeat: Annotated[RepeatBody | None, Doc("Why the present block lasts longer than usual; null if it does not.")] = (
         None
     )

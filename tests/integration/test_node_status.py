@@ -51,7 +51,7 @@ class TestStatus:
         revision = put(listener_client, "a")
         body = status(listener_client, "a")
         assert before <= int(body.pop("at")) <= now_ms()
-        no_repeat = {"automaticBlocks": 0, "probationEnd": None, "repeat": None}
+        no_repeat = {"automaticBlocks": 0, "repeat": None}
         applied = {"applied": 0, "of": 0, "listeners": []}
         assert body == {"id": "a", "blocked": True, "revision": revision, **applied, **no_repeat}
 

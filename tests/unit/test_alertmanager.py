@@ -26,7 +26,7 @@ from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
-from blocklist.model.evidence import EvidenceRule, EvidenceStore, Finding, FindingKind
+from blocklist.model.evidence import EvidenceStore, Finding, FindingKind
 from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.body import dump_json
@@ -248,9 +248,7 @@ class TestResolving:
 
 @pytest.mark.parametrize(("source", "believed"), [(Source.REQUEST, False), (Source.ALERTMANAGER, True)])
 def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Source, believed: bool) -> None:
-    book = EvidenceStore(
-        EvidenceRule(), lambda _: {"n1", "n2", "n3"}, lambda node: node, lambda application: application
-    )
+    book = EvidenceStore(2, lambda application: application)
     book.record("app", {"n1": Finding(kind=FindingKind.SLOW, reason="Slow.")}, NOW)
     node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=A_PART)
     on_changes(book, [Change(revision=1, type=ChangeType.UNBLOCKED, at=NOW, node=node, source=source)])

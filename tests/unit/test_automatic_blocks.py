@@ -1,4 +1,4 @@
-"""Repeated automatic blocks: what counts as an earlier one, how long the next one lasts, and probation."""
+"""Repeated automatic blocks: what counts as an earlier one, and how long the next one lasts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.counting import count_calls
 
 HOUR: Final = 3_600_000
 DAY: Final = 24 * HOUR
-RULE: Final = RepeatRule(window=30 * DAY, max_duration=7 * DAY, probation=DAY)
+RULE: Final = RepeatRule(window=30 * DAY, max_duration=7 * DAY)
 ALERT: Final = Author("prometheus", Source.ALERTMANAGER)
 EVIDENCE: Final = Author("evidence", Source.EVIDENCE)
 ANNA: Final = Author("anna")
@@ -80,9 +80,6 @@ class Blocklist:
         """The number of the next automatic block."""
         repeat = self.blocks.repeat(self.tracker, node_id, HOUR, self.now)
         return 1 if repeat is None else repeat.number
-
-    def probation_end(self, node_id: str = "n1") -> int | None:
-        return self.blocks.probation_end(self.tracker, node_id, self.now)
 
 
 @given(usual=st.integers(1, 10 * DAY), earlier=st.integers(0, 100), maximum=st.integers(1, 30 * DAY))
@@ -211,7 +208,7 @@ def test_it_is_the_same_after_a_start_from_the_log() -> None:
 def test_a_window_of_0_disables_it() -> None:
     blocklist = Blocklist(replace(RULE, window=0))
     blocklist.block_and_expire(3)
-    assert (blocklist.number(), blocklist.probation_end()) == (1, None)
+    assert blocklist.number() == 1
 
 
 class TestBounds:
@@ -234,45 +231,6 @@ class TestBounds:
         for number in range(2, 1000):
             blocklist.block(f"n{number}")
         assert count_calls(blocklist.number) < 200
-
-
-class TestProbation:
-    def test_it_follows_the_second_block_and_ends(self) -> None:
-        blocklist = Blocklist()
-        blocklist.block_and_expire()
-        assert blocklist.probation_end() is None
-        blocklist.block()
-        end = blocklist.now + HOUR
-        blocklist.expire()
-        assert blocklist.probation_end("N1.example.com") == end + DAY
-        assert list(blocklist.blocks.on_probation(blocklist.tracker, blocklist.now)) == ["n1"]
-        blocklist.now = end + DAY
-        assert blocklist.probation_end() is None
-        assert list(blocklist.blocks.on_probation(blocklist.tracker, blocklist.now)) == []
-
-    def test_blocks_that_are_further_apart_than_the_window_lead_to_none(self) -> None:
-        blocklist = Blocklist()
-        blocklist.block_and_expire()
-        blocklist.now += 31 * DAY
-        blocklist.block_and_expire()
-        assert blocklist.probation_end() is None
-
-    def test_a_block_that_was_wrong_leads_to_none(self) -> None:
-        blocklist = Blocklist()
-        blocklist.block_and_expire()
-        blocklist.block()
-        blocklist.unblock(author=ANNA)
-        assert blocklist.probation_end() is None
-
-    def test_0_disables_it(self) -> None:
-        blocklist = Blocklist(replace(RULE, probation=0))
-        blocklist.block_and_expire(3)
-        assert (blocklist.number(), blocklist.probation_end()) == (4, None)
-
-    def test_its_nodes_have_all_their_names(self) -> None:
-        blocklist = Blocklist(aliases={"n1": ["10.0.0.1"]})
-        blocklist.block_and_expire(2)
-        assert set(blocklist.blocks.on_probation(blocklist.tracker, blocklist.now)) == {"n1", "10.0.0.1"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from app.listeners.state import ListenerDirectory, ListenerEntry, UsableNodes
 from app.requests import HeartbeatBody
 from app.store.listeners import Secret
 from blocklist.model.changes import Change, ChangeType, Snapshot
-from blocklist.model.evidence import TTL_MS, EvidenceRule, EvidenceStore, Finding, FindingKind
+from blocklist.model.evidence import TTL_MS, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole, Report
 from blocklist.model.names import ConfirmedNodes
@@ -142,9 +142,7 @@ def test_a_machine_is_one_usable_node_whatever_a_listener_calls_it() -> None:
         confirmed = ConfirmedNodes(authenticated=False, aliases=inventory.aliases, machine_of=inventory.machine_of)
         tracker = BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={}), inventory.aliases)
         view = ListView(tracker, lambda: 0, lambda: None)
-        evidence = EvidenceStore(
-            EvidenceRule(), view.task_managers.nodes_of, confirmed.confirmed_name, confirmed.principal_of
-        )
+        evidence = EvidenceStore(2, confirmed.principal_of)
         quota = ListenerQuota(max_listeners=9, max_bytes=10_000)
         directory = ListenerDirectory(view, evidence, confirmed, inventory, quota, lambda: 0)
         usable = UsableNodes(directory, view, confirmed)
@@ -212,9 +210,7 @@ def test_a_wait_ends_with_what_is_refused_and_goes_on_for_what_is_pending() -> N
 def new_directory() -> tuple[ListView, EvidenceStore, ListenerDirectory, UsableNodes]:
     view = ListView(BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={})), lambda: 0, lambda: None)
     confirmed = ConfirmedNodes(authenticated=True)
-    evidence = EvidenceStore(
-        EvidenceRule(), view.task_managers.nodes_of, confirmed.confirmed_name, confirmed.principal_of
-    )
+    evidence = EvidenceStore(2, confirmed.principal_of)
     quota = ListenerQuota(max_listeners=1, max_bytes=10_000)
     directory = ListenerDirectory(view, evidence, confirmed, Inventory(), quota, lambda: 0)
     return view, evidence, directory, UsableNodes(directory, view, confirmed)

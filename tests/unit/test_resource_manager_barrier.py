@@ -11,7 +11,7 @@ from app.listeners.reports import ListenerQuota
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
-from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.evidence import EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.names import ConfirmedNodes
@@ -23,10 +23,8 @@ OLD, NEW = "0000000a", "0000000b"
 def directory_with(manager: ListenerEntry) -> ListenerDirectory:
     tracker = BlocklistTracker(Snapshot(revision=0, history=OLD, nodes={}))
     view = ListView(tracker, lambda: 0, lambda: None)
-    rule, confirmed_nodes = EvidenceRule(applications=0, window=1), ConfirmedNodes(authenticated=False)
-    evidence = EvidenceStore(
-        rule, view.task_managers.nodes_of, confirmed_nodes.confirmed_name, confirmed_nodes.principal_of
-    )
+    confirmed_nodes = ConfirmedNodes(authenticated=False)
+    evidence = EvidenceStore(0, confirmed_nodes.principal_of)
     quota = ListenerQuota(max_listeners=1, max_bytes=1)
     directory = ListenerDirectory(view, evidence, confirmed_nodes, Inventory(), quota, lambda: 0)
     directory.add(manager)
