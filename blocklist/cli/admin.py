@@ -145,7 +145,7 @@ def manager(context: typer.Context) -> None:
 
 
 def service(context: typer.Context) -> None:
-    """Run the service, or a command of it, which replaces this process."""
+    """Run a command of the service, with its own --help: it replaces this process."""
     path = os.pathsep.join(filter(None, [str(_service_folder()), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-P", "-m", "app", context.info_name or "serve", *context.args]
     flush()
