@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -19,12 +18,14 @@ from app.store.migration import migrate
 from app.store.schema_check import SchemaError, check_schema
 from app.store.urls import is_postgresql
 from blocklist.model.errors import InvalidError
+from blocklist.model.text import json_text, prepare_streams
 
 _DATABASE: Final = "BLOCKLIST_DATABASE_URL"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 2, with a message on stderr, for an error of the operator."""
+    prepare_streams()
     options = _parser().parse_args(arguments)
     try:
         if options.command == "settings":
@@ -83,7 +84,7 @@ def _run(command: str, settings: Settings) -> int:
         case "openapi":
             from app.main import create_app  # noqa: PLC0415 - slow, and not needed by other commands
 
-            print(json.dumps(create_app(settings).openapi(), indent=2, ensure_ascii=False))
+            print(json_text(create_app(settings).openapi(), indent=2))
         case _:
             return _serve(settings)
     return 0

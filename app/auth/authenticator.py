@@ -21,6 +21,7 @@ from app.engine.broadcast import Broadcast
 from app.store.tokens import StoredToken, TokenStore
 from blocklist.model.errors import BlocklistError, NotFoundError, UnauthorizedError, UnavailableError
 from blocklist.model.roles import NewToken, Role, Token
+from blocklist.model.text import read_text
 
 log = structlog.get_logger(__name__)
 
@@ -328,7 +329,7 @@ def read_admin_token_file(path: Path) -> bytes:
     """The token. Raises AdminTokenFileError if the file cannot be read, is open to all users, or has no token."""
     try:
         mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii").strip()
+        text = read_text(path).strip()
     except OSError as error:
         raise AdminTokenFileError(f"The admin token file {path} cannot be read: {error.strerror}.") from None
     except ValueError:

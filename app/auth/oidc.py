@@ -22,6 +22,7 @@ from app.net.service_account_roles import ServiceAccountRoles
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
 from blocklist.model.roles import Role
+from blocklist.model.text import read_text
 
 log = structlog.get_logger(__name__)
 
@@ -342,7 +343,7 @@ class OwnAccount:
         return self._token(), ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
 
     def _token(self) -> str:
-        return (self.folder / "token").read_text(encoding="ascii").strip()
+        return read_text(self.folder / "token").strip()
 
 
 def make_verifier(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
-from typing import Any
+from contextlib import suppress
 
-EXIT_INTERRUPTED = 130
+EXIT_FAULT, EXIT_INTERRUPTED = 3, 130
+"""A fault has the exit code of a service that does not answer: neither 0 nor 1, which are answers of `is-blocked`."""
 
 
 def main() -> int:
@@ -20,10 +20,12 @@ def main() -> int:
 
 
 def run_command() -> int:
-    """Run the command and return its exit code."""
-    _reopen_closed_streams()
+    """Run the command and return its exit code. Whatever fails is a sentence on stderr."""
     # Importing takes longer than most commands: Ctrl-C may interrupt it.
     try:
+        from blocklist.model.text import prepare_streams  # noqa: PLC0415
+
+        prepare_streams()
         if sys.argv[1:] == ["--version"]:
             return _print_version()
         from blocklist.cli.main import run  # noqa: PLC0415
@@ -31,27 +33,22 @@ def run_command() -> int:
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:
+        return _report_fault(error)
 
 
-def _reopen_closed_streams() -> None:
-    """Open a file for each standard stream that was closed (`>&-`), so that no connection takes its descriptor.
-
-    stdin is then empty and stderr is discarded. Writing to stdout fails, as it does for any program.
-    """
-    if sys.stdin is None:
-        sys.stdin = _open(0, os.O_RDONLY, "r")
-    if sys.stdout is None:
-        sys.stdout = _open(1, os.O_RDONLY, "w")
-    if sys.stderr is None:
-        sys.stderr = _open(2, os.O_WRONLY, "w")
-
-
-def _open(descriptor: int, flags: int, mode: str) -> Any:
-    opened = os.open(os.devnull, flags)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    return open(descriptor, mode, encoding="utf-8", closefd=False)
+def _report_fault(error: Exception) -> int:
+    """Name an error that nothing has foreseen, and its place in the code; nothing is imported that may be at fault."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = "" if place is None else f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
+    what = f"{type(error).__name__}: {str(error).encode('unicode_escape').decode()[:300]}{where}"
+    # If stderr cannot be written either, the exit code is all that is left.
+    with suppress(Exception):
+        sys.stderr.write(f"Error: this command has failed by a fault of its own. Please report it: {what}\n")
+        sys.stderr.flush()
+    return EXIT_FAULT
 
 
 def _print_version() -> int:

@@ -40,7 +40,6 @@ from blocklist.cli.output import (
     OutputOptions,
     Table,
     flush,
-    format_json,
     print_items,
     print_lines,
     print_message,
@@ -48,9 +47,10 @@ from blocklist.cli.output import (
     use_colour,
 )
 from blocklist.client.credentials import without_credentials
-from blocklist.model.errors import InvalidError, NotFoundError, UnavailableError
+from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
+from blocklist.model.text import json_text
 from blocklist.model.time import FOREVER, format_duration, parse_duration, parse_duration_or_forever
 from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
 
@@ -329,7 +329,7 @@ def token_create(
             created = client.create_token(name, role, end=end, owners=owner)
         now = service_now(client)
     if output in (OutputFormat.JSON, OutputFormat.JSONL):
-        print_lines(format_json(_json(created), indent=2 if output is OutputFormat.JSON else None))
+        print_lines(json_text(_json(created), indent=2 if output is OutputFormat.JSON else None))
         return
     token = created.token
     print_stderr(
@@ -343,7 +343,7 @@ def _report_unknown_token(name: str) -> Iterator[None]:
     """Say that a token may exist, if the command ends without its text; the error is raised again."""
     try:
         yield
-    except (KeyboardInterrupt, UnavailableError) as error:
+    except (KeyboardInterrupt, Exception) as error:
         if outcome_unknown(error):
             print_stderr(
                 f"A token of {name} may have been created, and nobody has its text: see `blocklist token list`, and"

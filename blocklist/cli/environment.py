@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from blocklist.cli.output import print_stderr
 from blocklist.client import DEFAULT_URL
 from blocklist.client.credentials import read_token_file, token_reader
-from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.node import check_text, is_node_id
+from blocklist.model.text import read_text
 from blocklist.model.time import format_duration, parse_duration, parse_duration_or_forever
 
 if TYPE_CHECKING:
@@ -97,18 +98,25 @@ def similar_context(name: str, names: Iterable[str]) -> str:
 
 
 def contexts_path() -> Path:
-    """The file, whether or not it exists."""
+    """The file, whether or not it exists. Raises InvalidError for a user without a home directory."""
     home = os.environ.get("XDG_CONFIG_HOME")
     # As the specification says, a relative path is ignored.
-    folder = Path(home) if home and Path(home).is_absolute() else Path.home() / ".config"
+    try:
+        folder = Path(home) if home and Path(home).is_absolute() else Path.home() / ".config"
+    except RuntimeError:
+        raise InvalidError("This user has no home directory: set HOME or XDG_CONFIG_HOME.") from None
     return folder / "blocklist" / "config.toml"
 
 
 def load_contexts() -> Configuration:
     """The configuration; an empty one without a file. Raises InvalidError for an invalid file."""
-    file = contexts_path()
     try:
-        text = file.read_text(encoding="utf-8")
+        file = contexts_path()
+    except InvalidError:
+        # As in a container: there is no file.
+        return Configuration()
+    try:
+        text = read_text(file)
     except FileNotFoundError:
         return Configuration()
     except OSError as error:
@@ -184,6 +192,8 @@ _SIMILARITY: Final = 0.8
 """Names at least this similar to a setting are misspelt. The settings of the service, which may be in the same
 environment, are less similar (`TOKEN_FILE` and `ADMIN_TOKEN_FILE`: 0.77)."""
 DEFAULT_TIMEOUT: Final = "5s"
+_MAX_TIMEOUT: Final = 86_400
+"""In seconds: the system has no timers for years."""
 _WRONG_CLOCK: Final = 60_000
 """Milliseconds by which the clocks of this machine and of the service may differ without a message."""
 COMPLETION_TIMEOUT: Final = 0.5
@@ -197,18 +207,24 @@ _context_option: Final[list[str]] = []
 def connect(seconds: float | None = None) -> BlocklistClient:
     """A client with the timeout in seconds, by default BLOCKLIST_TIMEOUT. It does not connect yet.
 
-    Raises InvalidError for an invalid variable, or one whose name is misspelt, and for an invalid configuration file.
+    Raises InvalidError for an invalid variable, or one whose name is misspelt, and for an invalid configuration file;
+    UnavailableError for a proxy or certificates that cannot be used.
     """
     check_names(os.environ)
     url, read_token = service()
     timeout = request_timeout() if seconds is None else seconds
     from blocklist.cli.limited_client import LimitedClient  # noqa: PLC0415
-    from blocklist.client.transport import BearerAuth  # noqa: PLC0415
+    from blocklist.client.transport import BearerAuth, service_url  # noqa: PLC0415
 
     try:
-        return LimitedClient(url, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
+        checked = service_url(url)
     except InvalidError as error:
         raise InvalidError(" ".join([error.detail, *url_source()])) from None
+    try:
+        return LimitedClient(checked, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
+    except InvalidError as error:
+        # The proxy or the certificates that the environment names: no setting of this command.
+        raise UnavailableError(error.detail) from None
 
 
 def service() -> tuple[str, Callable[[], str] | None]:
@@ -366,9 +382,12 @@ def request_timeout() -> float:
     source, given = _setting("TIMEOUT")
     text = given or DEFAULT_TIMEOUT
     try:
-        return parse_duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text) / 1000
+        seconds = parse_duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text) / 1000
     except ValueError as error:
         raise InvalidError(f"{source}: {error}") from None
+    if seconds > _MAX_TIMEOUT:
+        raise InvalidError(f"{source}: {text[:64]} is too long: give at most 1d.")
+    return seconds
 
 
 def default_duration(client: BlocklistClient) -> int:

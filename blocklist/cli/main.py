@@ -18,7 +18,13 @@ import blocklist
 from blocklist.cli import environment, output
 from blocklist.cli.environment import load_contexts
 from blocklist.client.credentials import TokenFileError
-from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
+from blocklist.model.errors import (
+    BlocklistError,
+    ConflictError,
+    InvalidError,
+    UnavailableError,
+    UnknownNodeError,
+)
 
 if TYPE_CHECKING:
     from typer.core import TyperGroup
@@ -112,7 +118,6 @@ _SIMILARITY: Final = 0.8
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are sentences on stderr."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         if os.environ.get(COMPLETE) in REQUESTS:
             complete(command_tree())
@@ -123,30 +128,29 @@ def run(arguments: list[str]) -> int:
     except BlocklistError as error:
         return _report_error(error)
     except OSError as error:
-        # Files are handled where they are used, so only typer's own output, such as --help, is left.
+        if not _is_of_typer_output(error):
+            raise
         output.exit_unwritable(error)
     finally:
         output.flush()
     return 0
 
 
+def _is_of_typer_output(error: OSError) -> bool:
+    """Whether it is from typer's own output, such as --help. That of the commands is handled where it is written."""
+    from traceback import walk_tb  # noqa: PLC0415 - only with an error
+
+    return any(frame.f_code.co_name == "echo" for frame, _ in walk_tb(error.__traceback__))
+
+
 def _report_error(error: BlocklistError) -> int:
     from blocklist.cli import messages  # noqa: PLC0415 - only with an error
 
-    output.print_stderr(*messages.error_lines(error))
-    if isinstance(error, ConflictError) and error.blocked:
-        output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")
-    if isinstance(error, UnknownNodeError) and error.title is None:
-        # Labels that no node has: nothing was sent.
-        output.print_stderr("Nothing was changed.")
-    elif isinstance(error, UnknownNodeError):
-        output.print_stderr("Nothing was changed. Leave out --strict to block them anyway.")
+    output.print_stderr(*messages.error_lines(error), *_advice(error))
     match error:
-        case UnavailableError() if _is_token_file_error(error):
+        case UnavailableError() if isinstance(error.__cause__, TokenFileError):
             return EXIT_USAGE
         case UnavailableError():
-            if error.title is None and error.__cause__ is not None:
-                output.print_stderr(*environment.url_source())
             return EXIT_UNREACHABLE
         case InvalidError(title=None):
             # No error of the service: an argument or a variable is invalid.
@@ -155,8 +159,20 @@ def _report_error(error: BlocklistError) -> int:
             return EXIT_REJECTED
 
 
-def _is_token_file_error(error: UnavailableError) -> bool:
-    return isinstance(error.__cause__, TokenFileError)
+def _advice(error: BlocklistError) -> list[str]:
+    """What follows from the error, or what to do."""
+    match error:
+        case ConflictError() if error.blocked:
+            return ["Nothing was changed. Use --merge to merge the blocks."]
+        case UnknownNodeError(title=None):
+            # Labels that no node has: nothing was sent.
+            return ["Nothing was changed."]
+        case UnknownNodeError():
+            return ["Nothing was changed. Leave out --strict to block them anyway."]
+        case UnavailableError(title=None) if not isinstance(error.__cause__, TokenFileError):
+            return environment.url_source()
+        case _:
+            return []
 
 
 def _split_manager(arguments: list[str]) -> tuple[list[str], list[str]]:

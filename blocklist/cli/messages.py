@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import typer
+
 from blocklist.cli.output import print_stderr
-from blocklist.model.errors import UnavailableError
+from blocklist.model.errors import BlocklistError
 from blocklist.model.names import ambiguous_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.time import format_duration, to_utc
 
 if TYPE_CHECKING:
     from blocklist.client.answers import AppliedCount
-    from blocklist.model.errors import BlocklistError
     from blocklist.wire.nodes import DryRunBody, DryRunNode
 
 
@@ -142,7 +143,7 @@ def report_unknown_outcome(dry_run: bool) -> Iterator[None]:
     """Print a message if the block is interrupted, or fails after a request was sent; the error is raised again."""
     try:
         yield
-    except (KeyboardInterrupt, UnavailableError) as error:
+    except (KeyboardInterrupt, Exception) as error:
         if not dry_run and outcome_unknown(error):
             print_stderr(_MESSAGE)
         raise
@@ -152,6 +153,8 @@ def outcome_unknown(error: BaseException) -> bool:
     """Whether the service may have received the request, and the error does not say what it did."""
     import httpx  # noqa: PLC0415 - not for --version and --help
 
+    if not isinstance(error, BlocklistError):
+        # Interrupted, or a fault of the command: others end it by intention.
+        return not isinstance(error, (typer.Exit, typer.Abort, typer.TyperException))
     not_sent = (httpx.ConnectError, httpx.ConnectTimeout)
-    by_transport = isinstance(error.__cause__, httpx.HTTPError) and not isinstance(error.__cause__, not_sent)
-    return isinstance(error, KeyboardInterrupt) or by_transport
+    return isinstance(error.__cause__, httpx.HTTPError) and not isinstance(error.__cause__, not_sent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from blocklist.cli.output import OutputFormat, print_stderr
 from blocklist.model import node
 from blocklist.model.errors import NotFoundError, UnknownNodeError
 from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_NODES, check_node_id, check_text
+from blocklist.model.text import read_stdin
 from blocklist.model.time import parse_duration, parse_duration_or_forever
 
 if TYPE_CHECKING:
@@ -102,8 +102,15 @@ def expand_nodes(words: Sequence[str]) -> list[str]:
     """The node ids of the arguments; `-` stands for the words of standard input. Raises a usage error."""
     expanded: list[str] = []
     for word in words:
-        expanded += sys.stdin.read().split() if word == "-" else [word]
+        expanded += _words_of_stdin() if word == "-" else [word]
     return _parser(lambda _: node.expand_nodes(expanded))("")
+
+
+def _words_of_stdin() -> list[str]:
+    try:
+        return read_stdin().split()
+    except UnicodeDecodeError:
+        raise typer.BadParameter("standard input is not UTF-8 text.") from None
 
 
 def _parser(convert: Callable[[str], T]) -> Callable[[str], T]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from blocklist.model.node import PERMANENT, BlockAction, TaskCount, short_action
+from blocklist.model.text import json_text
 from blocklist.model.time import FOREVER, format_duration, to_utc
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def print_items(view: ResourceView[T], items: Sequence[T], options: OutputOption
     if options.format is OutputFormat.JSON:
         print_document(view.json_document([view.json(item) for item in items]))
     elif options.format is OutputFormat.JSONL:
-        print_lines(*(format_json(view.json(item)) for item in items))
+        print_lines(*(json_text(view.json(item)) for item in items))
     elif options.format is OutputFormat.NAME:
         print_lines(*dict.fromkeys(escape_unprintable(view.name(item)) for item in items))
     elif items:
@@ -164,16 +165,9 @@ class RowFormatter(Generic[T]):
         return self._table.lines([[cell(item) for cell in self._cells] for item in items])
 
 
-def format_json(value: object, *, indent: int | None = None) -> str:
-    """JSON in one line, or indented."""
-    import json  # noqa: PLC0415 - not for --version and --help
-
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
 def print_document(document: Json) -> None:
     """Print one JSON value to stdout, indented."""
-    print_lines(format_json(document, indent=2))
+    print_lines(json_text(document, indent=2))
 
 
 def print_lines(*lines: str) -> None:

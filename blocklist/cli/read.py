@@ -29,7 +29,6 @@ from blocklist.cli.output import (
     RowFormatter,
     claims_view,
     clear_screen,
-    format_json,
     listed_json,
     nodes_view,
     owners_of,
@@ -48,6 +47,7 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.names import Aliases, no_aliases, normalize_name, same_machine
+from blocklist.model.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -457,7 +457,7 @@ def _print_item(item: Snapshot | Change, view_options: OutputOptions, rows: RowF
     if view_options.format is OutputFormat.NAME:
         print_lines(*(item.nodes if isinstance(item, Snapshot) else [item.node.id]))
     elif not view_options.is_table:
-        print_lines(format_json(_snapshot_json(item) if isinstance(item, Snapshot) else CHANGES.json(item)))
+        print_lines(json_text(_snapshot_json(item) if isinstance(item, Snapshot) else CHANGES.json(item)))
     elif isinstance(item, Change):
         print_lines(*rows.lines([item]))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -146,24 +147,25 @@ Params = Mapping[str, str | Sequence[str]]
 class ApiResponse:
     """A response of the service. Every accessor raises UnavailableError if its part of the response is invalid."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
+    def __init__(self, response: httpx.Response, body: bytes) -> None:
+        self.response = response
+        self._body = body
 
     @property
     def revision(self) -> int:
-        text = self._response.headers.get("Blocklist-Revision", "")
+        text = self.response.headers.get("Blocklist-Revision", "")
         if not _REVISION.fullmatch(text):
             raise UnavailableError(f"The service sent an invalid Blocklist-Revision header: {text[:64]!a}.")
         return int(text)
 
     @property
     def history(self) -> str:
-        return str(self._response.headers.get("Blocklist-History", ""))
+        return str(self.response.headers.get("Blocklist-History", ""))
 
     @property
     def applied(self) -> AppliedCount | None:
         """How many listeners have applied the change; None if the request did not wait."""
-        headers = self._response.headers
+        headers = self.response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
         names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded")
         return match and AppliedCount(int(match[1]), int(match[2]), *(_ids(headers.get(name, "")) for name in names))
@@ -171,19 +173,36 @@ class ApiResponse:
     @property
     def node_id(self) -> str | None:
         """The name under which the node was blocked; None without the header."""
-        name: str | None = self._response.headers.get("Blocklist-Node")
+        name: str | None = self.response.headers.get("Blocklist-Node")
         return name
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for people, such as that no node has a label of the selector."""
-        return tuple(_WARNING.findall(self._response.headers.get("Warning", "")))
+        return tuple(_WARNING.findall(self.response.headers.get("Warning", "")))
 
     def object(self) -> Json:
         try:
-            return parse_object(self._response.json())
+            return parse_object(json.loads(self._body))
         except (ValueError, RecursionError) as error:
-            raise UnavailableError(f"The response of {self._response.url} is not JSON.") from error
+            raise UnavailableError(f"The response of {self.response.url} is not JSON.") from error
+
+    @property
+    def problem(self) -> Json:
+        """The body of an error; empty if it is not one of the service."""
+        if self.response.headers.get("Content-Type", "").partition(";")[0] != "application/problem+json":
+            return {}
+        try:
+            return self.object()
+        except UnavailableError:
+            return {}
+
+    @property
+    def is_not_found_elsewhere(self) -> bool:
+        """Whether it is a 404 that is not about a node, for example: of another server, or for an unknown path."""
+        return self.response.status_code == HTTPStatus.NOT_FOUND and (
+            self.problem.get("type") in (None, NO_PATH_PROBLEM)
+        )
 
 
 def _ids(header: str) -> tuple[str, ...]:
@@ -213,22 +232,22 @@ def parse_node(value: object) -> BlockedNode:
         raise UnavailableError(f"The service sent an invalid node: {error}") from error
 
 
-def error_from(response: httpx.Response) -> BlocklistError:
+def error_from(answer: ApiResponse) -> BlocklistError:
     """The error of a response other than 2xx."""
-    problem = _problem(response)
-    error = _error_of_status(response, problem)
-    error.title = str(problem.get("title") or "") or None
+    problem = answer.problem
+    error = _error_of_status(answer.response, problem)
+    error.title = _text(problem, "title")
     return error
 
 
-def is_about_path(response: httpx.Response) -> bool:
-    """Whether the response is the service's error for a path that it does not have."""
-    return response.status_code == HTTPStatus.NOT_FOUND and _problem(response).get("type") == NO_PATH_PROBLEM
+def _text(problem: Json, name: str) -> str | None:
+    value = problem.get(name)
+    return value if isinstance(value, str) and value else None
 
 
 def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
-    detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
-    lines = [str(line) for line in errors] if isinstance(errors, list) else []
+    detail, errors = _text(problem, "detail") or response.reason_phrase, problem.get("errors")
+    lines = [line for line in errors if isinstance(line, str)] if isinstance(errors, list) else []
     match response.status_code:
         case 400 | 413 | 421:
             return InvalidError(detail, lines)
@@ -248,7 +267,7 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
 
 
 def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> BlocklistError:
-    kind = problem.get("type")
+    kind = _text(problem, "type")
     if kind == AMBIGUOUS_PROBLEM:
         return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
     if kind in _CONFLICTS:
@@ -267,12 +286,3 @@ def _conflicting_nodes(problem: Json) -> dict[str, BlockedNode]:
         node = parse_node(one)
         nodes[node.id] = node
     return nodes
-
-
-def _problem(response: httpx.Response) -> Json:
-    if response.headers.get("Content-Type", "").partition(";")[0] != "application/problem+json":
-        return {}
-    try:
-        return parse_object(response.json())
-    except (ValueError, RecursionError, UnavailableError):
-        return {}

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from urllib.parse import quote
 
 import httpx
@@ -24,11 +24,9 @@ from blocklist.client.answers import (
     UnblockResult,
     UnblockSelectedResult,
     error_from,
-    is_about_path,
     parse_body,
     parse_node,
     parse_object,
-    unavailable_error,
 )
 from blocklist.client.credentials import TokenFileError
 from blocklist.client.transport import (
@@ -38,6 +36,7 @@ from blocklist.client.transport import (
     clock_offset,
     http_client,
     resolve_auth,
+    retry_after,
     service_url,
     unreachable_message,
 )
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
     from blocklist.wire.tokens import IdentityBody
 
 _NODES_PATH = "/blocklist/nodes"
+_MAX_BODY: Final = 256 << 20
+"""In bytes, after decompression. A list of 100,000 nodes with details takes 40 MB."""
 
 
 class HeartbeatResult(NamedTuple):
@@ -558,29 +559,44 @@ class BlocklistClient:
                     date = response.headers.get("Date")
                     self.clock.on_date(date)
                     self.clock_offset = clock_offset(date)
-                    response.read()
+                    answer = ApiResponse(response, _read_body(response))
         except TokenFileError as error:
             # The service is not to blame: no request was sent.
             raise UnavailableError(f"{error}.") from error
         except TRANSPORT_ERRORS as error:
             raise UnavailableError(unreachable_message(self.url, error)) from error
-        if not is_service or is_about_path(response):
+        if not is_service or answer.is_not_found_elsewhere:
             raise self._not_the_service(response)
         if not response.is_success:
-            raise error_from(response)
-        return ApiResponse(response)
+            raise error_from(answer)
+        return answer
 
     def _not_the_service(self, response: httpx.Response) -> UnavailableError:
+        """The error of a response that a proxy, a log-in page or another server has sent in place of the service."""
+        code = response.status_code
+        status = f"HTTP {code} {response.reason_phrase}".strip()
         if response.is_success:
             return UnavailableError(
                 f"The server at {self.url} is not a blocklist service: its response has no Blocklist-Revision header."
+                " It may be a log-in page or another server: check the URL."
             )
-        if response.status_code == HTTPStatus.NOT_FOUND:
+        if response.is_redirect:
+            return UnavailableError(
+                f"{status}: the server at {self.url} redirects to {response.headers.get('Location', '')[:200]}. A"
+                " blocklist service does not: that is a log-in page, or the service has another URL."
+            )
+        if code == HTTPStatus.NOT_FOUND:
             return UnavailableError(
                 f"{self.url} is not the URL of a blocklist service: it has nothing at {response.url.path}."
                 " BLOCKLIST_URL is http://host:port, without the path of a request."
             )
-        return unavailable_error(response, response.reason_phrase)
+        if code == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            scheme = response.url.scheme.upper()
+            return UnavailableError(
+                f"{status}: the proxy wants a password. Give {scheme}_PROXY as http://user:password@host:port, or name"
+                " the service in NO_PROXY."
+            )
+        return UnavailableError(f"{status}, from a server in front of the service.", retry_after(response))
 
 
 def _node_details(node_id: str, value: object) -> NodeDetails:
@@ -600,6 +616,16 @@ def _changes(value: object) -> list[Change]:
         return [ChangeBody.parse(change).value() for change in value]
     except InvalidError as error:
         raise UnavailableError(f"The service sent an invalid change: {error}") from error
+
+
+def _read_body(response: httpx.Response) -> bytes:
+    """The whole body. Raises httpx.ReadError if it is longer than any list: another server may send for ever."""
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > _MAX_BODY:
+            raise httpx.ReadError(f"the response is longer than {_MAX_BODY >> 20} MiB")
+    return bytes(body)
 
 
 def node_path(node_id: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from blocklist.model.errors import InvalidError
+from blocklist.model.text import read_text
 
 # The syntax of RFC 6750. The HTTP library would quote anything else in its error.
 _TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
@@ -35,7 +36,7 @@ def token_reader(token: str | None = None) -> Callable[[], str] | None:
 def read_token_file(path: Path, source: str = "BLOCKLIST_TOKEN_FILE") -> str:
     """The token in a file; `source` says who named the file. Raises TokenFileError."""
     try:
-        text = path.read_text(encoding="ascii").strip()
+        text = read_text(path).strip()
     except OSError as error:
         raise TokenFileError(f"{source}: the token file {path} cannot be read: {error.strerror}") from None
     except ValueError:

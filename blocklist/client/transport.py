@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import ssl
@@ -57,6 +58,7 @@ def resolve_auth(token: str | BearerAuth | None) -> BearerAuth | None:
     return None if read is None else BearerAuth(read)
 
 
+_CERTIFICATE_SETTINGS: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 _PLAIN_ANSWERS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """How OpenSSL, by its version, names an answer without TLS."""
 TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, OSError)
@@ -66,13 +68,19 @@ TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError,
 def service_url(text: str) -> str:
     """Return `text` without trailing slashes; raise InvalidError unless it is `http(s)://host[:port][/prefix]`."""
     check_no_credentials(text)
+    # In a URL, the zone of an address is behind `%25` (RFC 6874); httpx hands over what is there.
+    text = re.sub(r"(?<=[0-9a-fA-F:])%25(?=[^/\]]*\])", "%", text)
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, UnicodeError):
         url = httpx.URL()
-    if url.scheme not in {"http", "https"} or not url.host or not {"?", "#"}.isdisjoint(text):
+    if url.scheme not in {"http", "https"} or not _has_usable_host(url) or not {"?", "#"}.isdisjoint(text):
         raise InvalidError(f"{text[:64]!a} is not the URL of a service: give http://host:port.")
     return text.rstrip("/")
+
+
+def _has_usable_host(url: httpx.URL) -> bool:
+    return bool(url.host) and not any(it.isspace() for it in url.host) and (url.port or 0) < 65_536
 
 
 def http_client(
@@ -81,16 +89,29 @@ def http_client(
     """An HTTP client for the service at `url` with up to `max_idle` idle connections.
 
     It sends `token`, or the token of the environment (see resolve_auth). It uses the proxy of the environment (see
-    proxy_of). Raises InvalidError for a malformed token or an invalid proxy.
+    proxy_of). Raises InvalidError for a malformed token, InvalidError for a proxy or certificates that cannot
+    be used.
     """
     # Well below the idle timeout of the service (75 s): a request on a connection that is being closed would be lost.
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=max_idle, keepalive_expiry=2)
     proxy = proxy_of(url)
     # Without TLS, do not load the trusted certificates: that takes most of the time to create a client.
     plain = httpx.URL(url).scheme == "http"
-    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context()
+    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else _trusted_certificates()
     auth = resolve_auth(token)
     return httpx.Client(auth=auth, timeout=timeout, trust_env=False, proxy=proxy, limits=limits, verify=verify)
+
+
+def _trusted_certificates() -> ssl.SSLContext:
+    """Those of SSL_CERT_FILE or SSL_CERT_DIR, else of certifi. Raises InvalidError."""
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:
+        named = [f"{name}={os.environ[name]}" for name in _CERTIFICATE_SETTINGS if os.environ.get(name)]
+        raise InvalidError(
+            f"The certificates for https:// cannot be loaded ({error.strerror or error}): correct or unset"
+            f" {' and '.join(named) or 'SSL_CERT_FILE'}."
+        ) from None
 
 
 def retry_after(response: httpx.Response) -> float | None:
@@ -135,10 +156,14 @@ class AbortableSocket:
 def unreachable_message(url: str, error: Exception) -> str:
     """The message of a transport error, with what to do if the scheme of the URL may be the wrong one."""
     reason = str(error) or type(error).__name__
+    if proxy := _proxy_name(url):
+        return f"{url} is out of reach through the proxy {proxy} of the environment: {reason}"
     if any(sign in reason.replace(" ", "_").upper() for sign in _PLAIN_ANSWERS):
         return f"{url} is out of reach: the server there does not use TLS; try http:// instead of https:// ({reason})"
-    if url.startswith("http://") and isinstance(error, httpx.RemoteProtocolError):
-        return f"{url} is out of reach: {reason} If the server uses TLS, its URL begins with https://."
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return f"{url} is out of reach: {reason}. If its authority is your own, give the file of it as SSL_CERT_FILE."
+    if url.startswith("http://") and isinstance(error, httpx.RemoteProtocolError) and "body" not in reason:
+        return f"{url} is out of reach: {reason.rstrip('.')}. If the server uses TLS, its URL begins with https://."
     return f"{url} is out of reach: {reason}"
 
 
@@ -167,17 +192,33 @@ def proxy_of(url: str) -> httpx.Proxy | None:
     port = server.port or _USUAL_PORTS.get(server.scheme)
     if any(_matches(exception, host, port) for exception in _SEPARATORS.split(proxies.get("no", ""))):
         return None
-    try:
-        proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
-    except (httpx.InvalidURL, ValueError):
+    proxy = _parse_proxy(named if "://" in named else f"http://{named}")
+    if proxy is None:
         # Not shown: it may have a password.
         raise InvalidError(
             f"The proxy that the environment names for {server.scheme}:// is invalid: give"
             f" {server.scheme.upper()}_PROXY as http://host:port."
-        ) from None
+        )
     if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
         raise InvalidError("The environment names a SOCKS proxy: install httpx[socks], or give one for HTTP.")
     return proxy
+
+
+def _parse_proxy(text: str) -> httpx.Proxy | None:
+    try:
+        proxy = httpx.Proxy(text)
+    except (httpx.InvalidURL, ValueError):
+        return None
+    return proxy if _has_usable_host(proxy.url) else None
+
+
+def _proxy_name(url: str) -> str | None:
+    """`proxy.example.com:3128`, without a password; None if the URL has no proxy."""
+    try:
+        proxy = proxy_of(url)
+    except InvalidError:
+        return None
+    return None if proxy is None else proxy.url.netloc.decode()
 
 
 def is_loopback(host: str) -> bool:

@@ -43,10 +43,12 @@ from blocklist.detection.session import (
     warn,
 )
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
+from blocklist.model.text import prepare_streams
 
 
 def main(argv: list[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error."""
+    prepare_streams()
     arguments = sys.argv[1:] if argv is None else argv
     is_backtest = arguments[:1] == ["backtest"]
     command = backtest.parser() if is_backtest else parser()

@@ -34,6 +34,7 @@ from blocklist.detection.proposals import (
 from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError
+from blocklist.model.text import json_text
 from blocklist.wire.changes import ChangeBody
 
 # The result of a backtest as a table and as JSON.
@@ -213,7 +214,7 @@ def run(args: argparse.Namespace) -> int:
     found = Backtest(
         applications=len({each.app for each in evidence}), hosts=len(hosts), results=results, actual_blocks=blocks
     )
-    sys.stdout.write(json.dumps(json_body(found), ensure_ascii=False) + "\n" if args.output == "json" else text(found))
+    sys.stdout.write(json_text(json_body(found)) + "\n" if args.output == "json" else text(found))
     return 0
 
 

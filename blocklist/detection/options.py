@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from blocklist.client import DEFAULT_URL
 from blocklist.detection.heuristics import HOUR_MS, Rules
 from blocklist.model.errors import InvalidError
+from blocklist.model.text import read_text
 
 _DEFAULT = Rules()
 
@@ -211,7 +212,7 @@ def _rule_set(values: Mapping[str, Any]) -> RuleSet:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
         return {name: _parse(name, value) for name, value in values.items()}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidError(f"{path} is not TOML: {error}.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_cla
 from blocklist.model.errors import InvalidError
 from blocklist.model.names import normalize_address, same_machine
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id
+from blocklist.model.text import json_text
 
 UNBLOCKED: Final = "the node was unblocked by hand since then"
 ALREADY_BLOCKED: Final = "the node is already blocked for this"
@@ -413,7 +413,7 @@ def json_line(proposal: Proposal, *, applied: bool) -> str:
         "applied": applied and proposal.skip_reason is None,
         "whyNot": proposal.skip_reason,
     }
-    return json.dumps(body, ensure_ascii=False)
+    return json_text(body)
 
 
 def _application(hurt: HurtApplication) -> dict[str, str | int | float]:
@@ -434,7 +434,7 @@ def release_line(release: Release, *, applied: bool) -> str:
     """Return a release as one JSON object."""
     applications = list(release.applications)
     body = {"node": release.host, "released": True, "cause": release.reason, "cleanApplications": applications}
-    return json.dumps(body | {"applied": applied}, ensure_ascii=False)
+    return json_text(body | {"applied": applied})
 
 
 # What rules would have blocked in the past, and what that would have saved and cost. Pure.

@@ -20,12 +20,14 @@ from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import Registration
 from blocklist.model.node import check_node_id
+from blocklist.model.text import prepare_streams
 
 log = logging.getLogger("blocklist.flink")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 stopped by a signal; 1 another process has taken over, or py4j is missing; 2 usage error."""
+    prepare_streams()
     parser = build_parser()
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

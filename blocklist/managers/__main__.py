@@ -20,6 +20,7 @@ from blocklist.managers.stopping import Stopping
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
+from blocklist.model.text import prepare_streams
 from blocklist.spark.submit_conf import EXCLUDE_NODES, exclude_nodes
 
 log = logging.getLogger("blocklist.managers")
@@ -27,6 +28,7 @@ log = logging.getLogger("blocklist.managers")
 
 def main(argv: list[str] | None = None, prog: str = "python -m blocklist.managers") -> int:
     """Exit code: 0 success, or stopped by a signal; 1 failure, or another process has taken over; 2 usage error."""
+    prepare_streams()
     command = build_parser(prog)
     args = command.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

@@ -10,11 +10,13 @@ from pathlib import Path
 from blocklist.client import DEFAULT_URL
 from blocklist.client.client import BlocklistClient
 from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.model.text import prepare_streams
 from blocklist.spark.submit_conf import confs, not_label_values, pod_template
 
 
 def main(argv: list[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 the service failed or is unreachable, 2 usage error."""
+    prepare_streams()
     parser = _parser()
     args = parser.parse_args(argv)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -38,9 +39,12 @@ Json = dict[str, Any]
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON document strictly: UTF-8, no repeated field, no NaN. Raises InvalidError."""
+    """Parse a JSON document strictly: UTF-8, also with a byte order mark, no repeated field, no NaN.
+
+    Raises InvalidError.
+    """
     try:
-        text = body.decode().strip(_WHITESPACE)
+        text = body.removeprefix(BOM_UTF8).decode().strip(_WHITESPACE)
         value, end = _decoder.raw_decode(text)
     except UnicodeDecodeError:
         raise InvalidError("The body is not UTF-8.") from None

@@ -31,8 +31,10 @@ class Command:
         self.env.pop("NO_COLOR", None)
 
     def run(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run it in this process until it ends. Whatever is not an exit fails the test."""
-        return run(*arguments, env=self.env | env, stdin=stdin)
+        """Run it in this process until it ends. A fault of the command fails the test."""
+        done = run(*arguments, env=self.env | env, stdin=stdin)
+        assert "fault of its own" not in done.stderr, done.stderr
+        return done
 
     def run_process(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         """Run it in a process of its own until it ends. Fails on a traceback."""
@@ -46,6 +48,7 @@ class Command:
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
+        assert "fault of its own" not in done.stderr, done.stderr
         return done
 
     def stdout_of(self, *arguments: str, stdin: str = "", **env: str) -> str:

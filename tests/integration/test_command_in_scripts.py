@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Never
 
 import httpx
 import pytest
 
-from tests.integration.command import TIMEOUT, Command, interrupt
+from tests.integration.command import TIMEOUT, Command, interrupt, run
 from tests.integration.conftest import Start
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond_endlessly
 from tests.integration.listeners import register
@@ -32,6 +33,118 @@ def test_a_rejected_question_is_not_answered_with_not_blocked(
     done = Command(binaries, service.url).run("is-blocked", "n1", **credentials)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("Unauthorized: "), done.stderr
+
+
+AWAY = "http://10.255.255.1:8224"
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"),
+    [
+        ({"HTTP_PROXY": "foo://x"}, "give HTTP_PROXY as http://host:port"),
+        ({"HTTP_PROXY": "http://proxy:99999"}, "give HTTP_PROXY as http://host:port"),
+        ({"HTTP_PROXY": "http://"}, "give HTTP_PROXY as http://host:port"),
+        ({"HTTP_PROXY": "http://a\udcffb:1"}, "give HTTP_PROXY as http://host:port"),
+        ({"HTTP_PROXY": "http://127.0.0.1:1"}, "out of reach through the proxy 127.0.0.1:1"),
+        ({"ALL_PROXY": "socks5://proxy:1080"}, "install httpx[socks]"),
+        ({"BLOCKLIST_URL": "https://127.0.0.1:1", "SSL_CERT_FILE": "/nonexistent"}, "unset SSL_CERT_FILE=/nonexistent"),
+        ({"BLOCKLIST_URL": "https://127.0.0.1:1", "SSL_CERT_FILE": "/etc/hostname"}, "unset SSL_CERT_FILE="),
+        ({"BLOCKLIST_URL": "https://127.0.0.1:1", "SSLKEYLOGFILE": "/nonexistent/log"}, "SSLKEYLOGFILE=/nonexist"),
+        ({"BLOCKLIST_URL": "http://nowhere.invalid"}, "out of reach"),
+        ({"BLOCKLIST_URL": "http://[fe80::1%25nowhere]:8224"}, "out of reach"),
+        ({"BLOCKLIST_URL": "http://a..b"}, "out of reach"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("arguments", ["is-blocked n1", "block n1 -r Disk", "unblock n1", "list", "config check"])
+def test_a_network_that_cannot_be_used_is_no_answer(
+    command: Command, environment: dict[str, str], what: str, arguments: str
+) -> None:
+    done = command.run(*arguments.split(), **{"BLOCKLIST_URL": AWAY} | environment)
+    assert done.returncode == 3
+    assert what in done.stderr, done.stderr
+    assert done.stdout == "" or arguments == "config check"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"NO_PROXY": "localhost,fe80::/10"},
+        {"NO_PROXY": "[::1]"},
+        {"HTTP_PROXY": "foo://x"},
+        {"ALL_PROXY": "socks5://proxy:1080"},
+        {"COLUMNS": "0"},
+        {"COLUMNS": "wide"},
+        {"TERM": "dumb"},
+        {"LANG": "xx_YY.foo", "LC_ALL": "tr_TR.ISO-8859-9"},
+        {"TZ": "no/where"},
+        {"HOME": "/etc/hostname"},
+        {"HOME": ""},
+        {"XDG_CONFIG_HOME": "\udcff"},
+        {"TMPDIR": "/nonexistent"},
+        {"SSL_CERT_FILE": "/nonexistent"},
+        {"REQUESTS_CA_BUNDLE": "/nonexistent"},
+        {"NETRC": "/nonexistent"},
+    ],
+    ids=str,
+)
+def test_what_a_service_on_this_machine_does_not_need_does_not_matter(
+    command: Command, node_id: str, environment: dict[str, str]
+) -> None:
+    for arguments in (["is-blocked", node_id], ["list"], ["--help"]):
+        done = command.run(*arguments, **environment)
+        assert done.returncode == (1 if "is-blocked" in arguments else 0), done.stderr
+    assert command.run("block", node_id, "-r", "Disk", **environment).returncode == 0
+    assert command.run("is-blocked", node_id, **environment).returncode == 0
+
+
+def test_a_user_without_a_home_directory_has_no_contexts(
+    command: Command, node_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container with a user that nothing knows."""
+    monkeypatch.setattr(Path, "home", lambda: Path("~x").expanduser())
+    without = {"HOME": "", "XDG_CONFIG_HOME": ""}
+    assert command.run("is-blocked", node_id, **without).returncode == 1
+    done = command.run("config", "set", "lab", "url", "http://lab:8224", **without)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "Error: This user has no home directory: set HOME or XDG_CONFIG_HOME.\n",
+    )
+
+
+def broken(*_: object, **__: object) -> Never:
+    raise OverflowError("timestamp out of range\x1b[31m")
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments"),
+    [
+        ("blocklist.client.client.BlocklistClient.get", "is-blocked n1"),
+        ("blocklist.cli.environment.connect", "is-blocked n1"),
+        ("blocklist.cli.environment.take_context", "is-blocked n1"),
+        ("blocklist.cli.main.command_tree", "is-blocked n1"),
+        ("blocklist.model.text.prepare_streams", "is-blocked n1"),
+        ("blocklist.client.client.BlocklistClient.listing", "list"),
+        ("blocklist.client.client.BlocklistClient.unblock_node", "unblock n1"),
+        ("blocklist.client.client.BlocklistClient.block_nodes", "block n1 -r Disk --forever"),
+        ("blocklist.cli.environment.hand_over_context", "manager exec"),
+    ],
+)
+def test_a_fault_of_the_command_is_one_sentence_and_no_answer(
+    command: Command, monkeypatch: pytest.MonkeyPatch, place: str, arguments: str
+) -> None:
+    for name in {place, place.replace("environment.connect", "read.connect").replace("environment.hand", "admin.hand")}:
+        monkeypatch.setattr(name, broken)
+    done = run(*arguments.split(), env=command.env)
+    assert (done.returncode, done.stdout) == (3, "")
+    *before, sentence = done.stderr.splitlines()
+    assert sentence.startswith(
+        "Error: this command has failed by a fault of its own. Please report it: OverflowError: "
+    )
+    assert "test_command_in_scripts.py:" in sentence
+    assert "\x1b" not in sentence
+    changes = arguments.startswith(("block", "unblock"))
+    assert before == (["The change may have been made: see `blocklist list`. Repeating the command is safe."] * changes)
 
 
 @pytest.mark.parametrize("arguments", ["is-blocked {}", "unblock {}", "get {}", "block {} -r Disk", "list"])

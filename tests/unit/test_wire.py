@@ -275,7 +275,7 @@ class TestParseJson:
         [
             (b"", "not JSON"), (b" ", "not JSON"), (b"{", "not JSON"), (b"{} {}", "not JSON"),
             (b"{'a': 1}", "not JSON"),
-            (b"\xef\xbb\xbf{}", "not JSON"), (b'"a\nb"', "not JSON"), (b"01", "not JSON"), (b"{},", "not JSON"),
+            (b'"a\nb"', "not JSON"), (b"01", "not JSON"), (b"{},", "not JSON"),
             (b"\xff", "not UTF-8"), (b'"\xed\xa0\x80"', "not UTF-8"), ("{}".encode("utf-16"), "not UTF-8"),
             (b"NaN", "NaN is not JSON"), (b"[-Infinity]", "-Infinity is not JSON"), (b'{"a": Infinity}', "is not JSON"),
             (b"[" * 100_000, "nested too deeply"), (b'{"a":' * 100_000, "nested too deeply"),

@@ -29,6 +29,7 @@ from blocklist.client.transport import BearerAuth, proxy_of
 from blocklist.managers.command import run
 from blocklist.managers.plan import ManagerError
 from blocklist.model.errors import InvalidError
+from blocklist.model.text import read_text
 
 log = logging.getLogger("blocklist.managers")
 
@@ -94,7 +95,7 @@ def _from_service_account(host: str, port: str, folder: Path) -> ClusterAccess:
         authority = _pem({"certificate-authority": "ca.crt"}, "certificate-authority", folder)
         certificates = _Certificates(authority=authority)
         tls = _tls(certificates)
-        namespace = (folder / "namespace").read_text().strip()
+        namespace = read_text(folder / "namespace").strip()
     except (OSError, ValueError) as error:
         raise InvalidError(f"The ServiceAccount in {folder} cannot be used: {error}.") from None
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
@@ -144,7 +145,7 @@ def _from_files(files: Sequence[Path], context: str | None) -> ClusterAccess:
 
 def _read(path: Path) -> Fields:
     try:
-        text = path.read_text()
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"{path} cannot be read: {error}.") from None
     try:
@@ -220,7 +221,7 @@ def _pem(fields: Fields, name: str, folder: Path) -> str | None:
     if not fields.get(name):
         return None
     path = folder / str(fields[name])
-    if not (text := path.read_text()).strip():
+    if not (text := read_text(path)).strip():
         raise ValueError(f"{path} is empty")  # Without an authority, that of any website would do.
     return text
 
@@ -316,7 +317,7 @@ class FileToken(RotatingToken):
 
     def _read(self) -> tuple[str, float]:
         try:
-            text = self._path.read_text()
+            text = read_text(self._path)
         except (OSError, UnicodeDecodeError) as error:
             raise ManagerError(f"The token {self._path} cannot be read: {error}.") from error
         return check_token(text, str(self._path)), time.monotonic() + _FILE_SECONDS
