@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
-from app.api.authentication import Operator, author
+from app.api.authentication import ClaimsOperator, author
 from app.api.request_body import body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
@@ -31,7 +31,7 @@ _DEFAULT_AUTHOR: Final = "alertmanager"
     responses=problem_responses(400, 413, 503),
     openapi_extra=body_schema("AlertmanagerPost"),
 )
-async def post_alerts(request: Request, principal: Operator) -> Response:
+async def post_alerts(request: Request, principal: ClaimsOperator) -> Response:
     """Block the nodes of firing alerts with the label `blocklist="mark"` or `"evacuate"`; unblock when they resolve.
 
     An alert without the label, without a node, or rejected by a limit is counted in the response and is not an error,

@@ -164,11 +164,15 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
 class RequireRole:
     """A dependency that returns the principal if it has the role; None: the route is public.
 
+    A token that is restricted to owners may change nothing where more than the role reader is needed, unless the route
+    is `for_owners`: then it checks the owner of each claim that it changes.
+
     Raises UnauthorizedError, ForbiddenError.
     """
 
-    def __init__(self, role: Role | None) -> None:
+    def __init__(self, role: Role | None, *, for_owners: bool = False) -> None:
         self.role = role
+        self._for_owners = for_owners
 
     async def __call__(self, request: Request) -> Principal:
         if self.role is None:
@@ -176,6 +180,8 @@ class RequireRole:
         principal = await authenticate(request)
         if not principal.role.allows(self.role):
             raise ForbiddenError(f"This requires the role {self.role.value}; yours is {principal.role.value}.")
+        if self.role is not Role.READER and not self._for_owners and request.method not in _SAFE_METHODS:
+            principal.check_unrestricted()
         return principal
 
 
@@ -186,7 +192,8 @@ REQUIRE_READER: Any = Depends(RequireRole(Role.READER))
 Reader = Annotated[Principal, Depends(RequireRole(Role.READER))]
 REQUIRE_LISTENER: Any = Depends(RequireRole(Role.LISTENER))
 ListenerRole = Annotated[Principal, Depends(RequireRole(Role.LISTENER))]
-Operator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
+ClaimsOperator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR, for_owners=True))]
+"""For routes that check which owners' claims they change."""
 Admin = Annotated[Principal, Depends(RequireRole(Role.ADMIN))]
 
 

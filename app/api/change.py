@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator
 
-from app.api.authentication import Operator, author
+from app.api.authentication import ClaimsOperator, author
 from app.api.node_status import Prefer, requested_wait, task_managers_on, wait_until_applied
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
@@ -123,7 +123,7 @@ class RequestedChange:
 # Parameters, not dependencies of their own: each of those would take 8 µs of a request.
 async def _blocking(
     request: Request,
-    principal: Operator,
+    principal: ClaimsOperator,
     prefer: Prefer = None,
     dry_run: DryRun = "false",
     force: Force = None,
@@ -136,7 +136,7 @@ async def _blocking(
 
 
 async def _freeing(
-    request: Request, principal: Operator, prefer: Prefer = None, dry_run: DryRun = "false"
+    request: Request, principal: ClaimsOperator, prefer: Prefer = None, dry_run: DryRun = "false"
 ) -> RequestedChange:
     wait = await requested_wait(request, prefer)
     return RequestedChange(request, principal, author(principal), wait, dry_run == "true")

@@ -41,6 +41,11 @@ class Principal:
         """Raise ForbiddenError unless it may block a node, which makes a claim of its own."""
         self.check_may_claim_for(default_owner(self.name))
 
+    def check_unrestricted(self) -> None:
+        """Raise ForbiddenError if it may change the claims of some owners only."""
+        if self.owners is not None:
+            raise ForbiddenError(f"Your token may change claims of {', '.join(self.owners)}, and nothing else.")
+
     def check_may_unblock(self) -> None:
         """Raise ForbiddenError unless it may unblock a node, which removes the claims of all owners."""
         if self.owners is not None:

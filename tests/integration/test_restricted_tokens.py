@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,9 +13,10 @@ from blocklist.model.roles import Role
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import block
 from tests.integration.databases import Databases
-from tests.integration.listeners import register
+from tests.integration.listeners import register, registration_body
 from tests.integration.problems import problem_of
 from tests.integration.secured import SecuredService, secured_in_process
+from tests.integration.test_auth import ROUTES
 from tests.integration.test_claims import claim
 
 ALERTS = "/integrations/alertmanager"
@@ -39,28 +41,52 @@ def test_it_changes_claims_of_its_owners(client: httpx.Client, node: str, node_i
     assert client.post(ALERTS, json=post(alert(node=node_id, resolved=True))).json()["alerts"] == {"freed": 1}
 
 
-def test_it_changes_nothing_else(secured: SecuredService, client: httpx.Client, node: str, node_id: str) -> None:
+CHANGES = sorted(
+    (method, route.path)
+    for route in ROUTES
+    for method in {"PUT", "POST", "PATCH", "DELETE"} & (route.methods or set())
+    if route.path not in {"/login", "/logout", ALERTS}
+)
+BODIES = {
+    "/listeners/{id}": registration_body(role="RESOURCE_MANAGER", sessionId="s2"),
+    "/listeners/{id}/heartbeat": {"sessionId": "s1", "nodes": {"n9": {"names": ["n1"]}}},
+    "/listeners/{id}/secret": {"sessionId": "s1"},
+    "/blocklist/nodes": {"n1": block(allowMerge=True)},
+    "/claims/{owner:owner}": {"n1": claim(cause="x")},
+}
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_every_other_route_that_changes_something_is_refused(
+    secured: SecuredService, client: httpx.Client, method: str, path: str
+) -> None:
     with secured.client(secured.tokens[Role.OPERATOR]) as operator:
-        operator.put(f"{node}/claims/anna", json=claim()).raise_for_status()
-    for answer in (
-        client.put(f"{node}/claims/anna", json=claim(cause="x")),
-        client.put("/claims/anna", json={node_id: claim(cause="x")}),
-        client.delete(f"{node}/claims/anna"),
-        client.delete(f"/claims/anna?node={node_id}"),
-        client.delete(f"{node}/claims/anna?dryRun=true"),
-        client.put(node, json=block(allowMerge=True)),
-        client.put("/blocklist/nodes", json={node_id: block(allowMerge=True)}),
-        client.delete(node),
-        client.get(f"/page/block?node={node_id}"),
-    ):
-        assert answer.status_code == 403, answer.request.url
-    assert [it["cause"] for it in client.get(f"{node}/claims").json()["claims"]] == ["disk"]
+        operator.put("/blocklist/nodes/n1/claims/anna", json=claim()).raise_for_status()
+        register(operator, "app-1", minNodes=1)
+        before = [operator.get(read).json() for read in ("/blocklist/nodes/n1/claims", "/listeners/app-1", "/nodes")]
+        named = path.replace("{node_id}", "n1").replace("{owner:owner}", "anna").replace("{id}", "app-1")
+        body = BODIES.get(path, claim(cause="x") if "claims" in path else block(allowMerge=True))
+        statuses = set()
+        for params in ({}, {"dryRun": "true"}, {"selector": "name=n1"}, {"node": "n1"}):
+            answer = client.request(method, named, json=None if method == "DELETE" else body, params=params)
+            statuses.add(answer.status_code)
+        assert 403 in statuses
+        assert statuses <= {400, 403}
+        reads = ("/blocklist/nodes/n1/claims", "/listeners/app-1", "/nodes")
+        assert [without_times(operator.get(read).json()) for read in reads] == [without_times(it) for it in before]
 
 
-def test_each_listener_asks_for_blocks_with_a_claim_of_its_own(secured: SecuredService, node: str) -> None:
+def without_times(value: Any) -> Any:
+    """The answer without what changes by itself."""
+    if isinstance(value, dict):
+        return {name: without_times(it) for name, it in value.items() if name not in {"lagMs", "leaseEnd", "lastSeen"}}
+    return [without_times(it) for it in value] if isinstance(value, list) else value
+
+
+def test_an_application_asks_for_blocks_with_a_claim_of_its_own(secured: SecuredService, node: str) -> None:
+    """With two tokens: what registers needs another one than what claims."""
     with restricted(secured, "listener/x", name="x") as x, restricted(secured, "listener/y", name="y") as y:
         for client, name in ((x, "x"), (y, "y")):
-            register(client, name)
             assert client.put(f"{node}/claims/listener/{name}", json=claim(cause=name)).status_code == 201
         assert y.delete(f"{node}/claims/listener/x").status_code == 403
         assert x.delete(f"{node}/claims/listener/x").json()["blocked"] is True
