@@ -12,7 +12,6 @@ import structlog
 from app.auth.authenticator import (
     AdminTokenFileError,
     Authenticator,
-    JwtVerifier,
     create_admin_token_file,
     read_admin_token_file,
 )
@@ -24,7 +23,7 @@ from app.store.schema_check import database_exists
 from app.store.tokens import TokenStore
 
 if TYPE_CHECKING:
-    from app.auth.oidc import OidcVerifier
+    from app.auth.oidc import JwtVerifiers, OidcVerifier
 
 log = structlog.get_logger(__name__)
 
@@ -38,11 +37,11 @@ def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[]
     )
 
 
-def make_jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier | None:
+def make_jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifiers | None:
     if settings.auth == "off" or not (settings.oidc_issuer or settings.service_account_audience):
         return None
     # Imported here, because its cryptography takes 10 MB.
-    from app.auth.oidc import IssuerVerifiers  # noqa: PLC0415
+    from app.auth.oidc import JwtVerifiers  # noqa: PLC0415
 
     accounts, people = _service_account_verifiers(settings, clock), _oidc_verifiers(settings, clock)
     if accounts.keys() & people.keys():
@@ -52,7 +51,7 @@ def make_jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifi
             " people's JWTs."
         )
     verifiers = accounts | people
-    return next(iter(verifiers.values())) if len(verifiers) == 1 else IssuerVerifiers(verifiers)
+    return JwtVerifiers(verifiers)
 
 
 def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:

@@ -73,7 +73,7 @@ def check_after_wait(request: Request) -> None:
 async def session_of(request: Request) -> Session | None:
     """The page session of the request, or None. Raises UnavailableError."""
     cookie = request.cookies.get(COOKIE)
-    return None if cookie is None else await service_of(request).sessions.find(cookie)
+    return None if cookie is None else await service_of(request).sessions.find(cookie, client_address_of(request))
 
 
 def same_origin(request: Request) -> bool | None:
@@ -88,10 +88,10 @@ def same_origin(request: Request) -> bool | None:
 
 async def _authenticate(request: Request) -> Principal:
     service = service_of(request)
+    # Whatever the credentials are: a browser adds them to requests of other sites' pages, and so does a proxy.
+    if request.method not in _SAFE_METHODS and same_origin(request) is False:
+        raise ForbiddenError("The request comes from another site's page.")
     if not service.authenticator.enabled:
-        # Of the methods that change something, a form of another site can send only POST.
-        if request.method == "POST" and same_origin(request) is False:
-            raise ForbiddenError("The request comes from another site's page.")
         return AUTH_DISABLED
     credential = await _credential(request, service)
     request.scope[_CREDENTIAL] = credential
@@ -112,7 +112,7 @@ async def _credential(request: Request, service: Service) -> Credential:
         )
     if request.method not in _SAFE_METHODS:
         await _check_csrf(request, session)
-    return session.credential
+    return session
 
 
 async def _check_csrf(request: Request, session: Session) -> None:
@@ -227,10 +227,11 @@ def _requirements(dependant: Dependant) -> Iterator[RequireRole]:
 async def slots_of(request: Request) -> ClientSlots:
     """The slots of the client that sent the request. Raises UnavailableError if all of them are in use."""
     principal = await authenticate(request)
-    return service_of(request).stream_quota.slots_of(ClientKey(principal.name, _address(request)))
+    return service_of(request).stream_quota.slots_of(ClientKey(principal.name, client_address_of(request)))
 
 
-def _address(request: Request) -> str:
+def client_address_of(request: Request) -> str:
+    """The address of the client, behind trusted proxies the one that they name."""
     peer = request.client.host if request.client is not None else ""
     proxies = service_of(request).trusted_proxies
     return client_address(peer, request.headers.getlist("x-forwarded-for"), proxies)

@@ -12,16 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from app.auth.credential import Credential, Principal
+from app.auth.credential import KEY_ID_PREFIX, Credential, Principal
 from app.engine.broadcast import Broadcast
 from app.store.tokens import StoredToken, TokenStore
 from blocklist.model.errors import BlocklistError, NotFoundError, UnauthorizedError, UnavailableError
 from blocklist.model.roles import NewToken, Role, Token
 from blocklist.model.text import read_text
+
+if TYPE_CHECKING:
+    from app.auth.oidc import JwtVerifiers
 
 log = structlog.get_logger(__name__)
 
@@ -36,19 +39,6 @@ SAVE_INTERVAL_SECONDS: Final = 60.0
 _NOT_VALID: Final = (
     "The token is not valid: it is unknown, revoked or expired. An admin creates another one: blocklist token create."
 )
-
-
-class JwtVerifier(Protocol):
-    """Verifies JWTs of an issuer."""
-
-    def cached(self, text: bytes) -> Credential | None:
-        """The credential of a JWT that was verified before and is still valid. Records a use."""
-
-    async def verify(self, text: bytes) -> Credential:
-        """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if the JWT has no role."""
-
-    def drop_expired(self) -> None:
-        """Remove the credentials that have expired, and close their streams."""
 
 
 class Authenticator:
@@ -66,7 +56,7 @@ class Authenticator:
         *,
         enabled: bool,
         admin_token_path: Path | None = None,
-        jwt_verifier: JwtVerifier | None = None,
+        jwt_verifier: JwtVerifiers | None = None,
     ) -> None:
         self.enabled = enabled
         self.jwt_verifier = jwt_verifier
@@ -128,6 +118,20 @@ class Authenticator:
             token = self._admin_token
         return token.credential if token is not None and token.credential.is_valid(self._clock()) else None
 
+    def is_live(self, credential_id: str) -> bool:
+        """Whether the token with this id is valid, or the key with this id is published."""
+        if credential_id.startswith(KEY_ID_PREFIX):
+            return self.jwt_verifier is not None and self.jwt_verifier.has_key(credential_id)
+        return self.credential_by_id(credential_id) is not None
+
+    async def find_live(self, credential_id: str) -> bool:
+        """The same; what is not known here is read from the database, or from the issuer. Raises UnavailableError."""
+        if credential_id.startswith(KEY_ID_PREFIX):
+            return self.jwt_verifier is not None and await self.jwt_verifier.fetch_key(credential_id)
+        if not self.is_live(credential_id) and self._store.shared:
+            await self._reload_shared()
+        return self.is_live(credential_id)
+
     async def load(self) -> None:
         """Read the tokens and the admin token file. Raises UnavailableError, AdminTokenFileError."""
         async with self._lock:
@@ -137,13 +141,13 @@ class Authenticator:
 
     async def refresh(self) -> None:
         """Read the tokens and the admin token file again. Raises UnavailableError."""
+        if self.jwt_verifier is not None:
+            self.jwt_verifier.drop_invalid()
         try:
             await self.load()
         except AdminTokenFileError as error:
             # The previous token remains valid: the file may just be being replaced.
             log.warning("admin token file cannot be read; the previous token remains valid", reason=str(error))
-        if self.jwt_verifier is not None:
-            self.jwt_verifier.drop_expired()
 
     async def run(self) -> None:
         """Refresh for ever, at each notification and each interval."""

@@ -64,7 +64,10 @@ ANONYMOUS: Final = Principal(None, Role.READER)
 
 
 MAX_CACHED: Final = 1000
+KEY_ID_PREFIX: Final = "key-"
+"""The beginning of the ids of issuers' keys, which no token has."""
 K = TypeVar("K")
+C = TypeVar("C", bound="Credential")
 
 
 class Stream(Protocol):
@@ -77,7 +80,7 @@ class Credential:
     """One object for all requests that come with the same token, session or JWT.
 
     Whatever caches a request caches its credential too, and checks it at each use: so a revoked token is refused
-    everywhere at once. `id` is the id of a token, empty for a JWT; times are in Unix milliseconds.
+    everywhere at once. `id` is the id of a token, or that of the key of a JWT; times are in Unix milliseconds.
     """
 
     __slots__ = ("__weakref__", "expires_at", "id", "last_used_at", "principal", "streams")
@@ -112,10 +115,10 @@ class Credential:
                 stream.close()
 
 
-class CredentialCache(dict[K, Credential]):
+class CredentialCache(dict[K, C]):
     """At most MAX_CACHED credentials. `add` removes the oldest and closes its streams: nothing would end them later."""
 
-    def add(self, key: K, credential: Credential) -> None:
+    def add(self, key: K, credential: C) -> None:
         if len(self) >= MAX_CACHED:
             self.pop(next(iter(self))).close()
         self[key] = credential

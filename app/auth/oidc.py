@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,7 +17,7 @@ import jwt
 import structlog
 
 from app.auth.authenticator import digest_of
-from app.auth.credential import Credential, CredentialCache, Principal
+from app.auth.credential import KEY_ID_PREFIX, Credential, CredentialCache, Principal
 from app.net.addresses import check_secure_url, is_loopback
 from app.net.service_account_roles import ServiceAccountRoles
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
@@ -30,78 +31,123 @@ log = structlog.get_logger(__name__)
 
 MIN_FETCH_INTERVAL_SECONDS: Final = 10.0
 """Minimum interval between two fetches, so that JWTs with unknown key ids cannot cause many."""
-MAX_AGE_SECONDS: Final = 3600.0
+MAX_AGE_SECONDS: Final = 300.0
 """Older keys are fetched again when one is used: the issuer may have withdrawn a key."""
+MAX_UNCONFIRMED_SECONDS: Final = 7200.0
+"""Keys that could not be fetched again for so long are not used any more: any of them may be withdrawn."""
 TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 MAX_BYTES: Final = 1024 * 1024
-_KEY_TYPES: Final = ("RSA", "EC")
-Keys = dict[str, jwt.PyJWK]
-"""Public keys by their id; a key without an id has an empty one."""
+_KEY_TYPES: Final = {"RSA": ("kty", "n", "e"), "EC": ("kty", "crv", "x", "y")}
+"""The members of a key that make it what it is (RFC 7638)."""
+
+
+class PublicKey(NamedTuple):
+    """A public key. `id` is made of the key itself: an issuer may use the name of a withdrawn key again."""
+
+    id: str
+    jwk: jwt.PyJWK
+
+
+Keys = dict[str, PublicKey]
+"""Public keys by the issuer's names for them; a key without a name has an empty one."""
 
 
 class JwksError(Exception):
     """A key, or the keys, are not available. The message is for the sender of the JWT, or for the log."""
 
 
-class JwksCache:
-    """The keys by their id. Fetched keys remain in use while the issuer is unreachable."""
+class OddAnswerError(JwksError):
+    """What answers is no issuer, or another one."""
 
-    def __init__(self, issuer: str, fetch: Callable[[], Awaitable[Keys]], clock: Callable[[], float]) -> None:
+
+class JwksCache:
+    """The keys by their name. While they cannot be fetched again, they remain in use for MAX_UNCONFIRMED_SECONDS."""
+
+    def __init__(
+        self,
+        issuer: str,
+        fetch: Callable[[], Awaitable[Keys]],
+        clock: Callable[[], float],
+        on_fetched: Callable[[], None],
+    ) -> None:
         """`fetch` raises as `fetch_keys` does; `clock` is monotonic, in seconds."""
         self._issuer = issuer
         self._fetch_keys = fetch
         self._clock = clock
+        self._on_fetched = on_fetched
         self._keys: Keys = {}
         self._fetched_at: float | None = None
         self._attempted_at: float | None = None
-        self._unreachable = False
+        self._failure = ""
         self._fetch_lock = asyncio.Lock()
         self._refresh_task: asyncio.Task[None] | None = None
 
-    async def get(self, kid: object) -> jwt.PyJWK:
-        """The key with this id; without an id, the only key. Raises JwksError."""
+    async def get(self, kid: object) -> PublicKey:
+        """The key with this name; without a name, the only key. Raises JwksError."""
         if (key := self._find(kid)) is not None:
-            if not self._is_recent(self._fetched_at, MAX_AGE_SECONDS) and not self._fetch_lock.locked():
-                # In the background; meanwhile the old keys remain in use.
-                self._refresh_task = asyncio.create_task(self._fetch_rate_limited())
+            self.refresh_old()
             return key
-        await self._fetch_rate_limited()
+        await self.fetch()
         if (key := self._find(kid)) is not None:
             return key
-        if self._unreachable:
-            raise JwksError("The JWT cannot be verified, because its issuer is unreachable; try again later.")
+        if self._failure:
+            raise JwksError(
+                f"The JWT cannot be verified: the keys of its issuer {self._failure}. Try again later, and see the log"
+                " of the service for the reason."
+            )
         raise JwksError("The JWT is signed with a key that its issuer does not publish.")
 
-    def _find(self, kid: object) -> jwt.PyJWK | None:
-        if kid is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(kid) if isinstance(kid, str) else None
+    def has(self, key_id: str) -> bool:
+        """Whether the issuer publishes this key, as far as is known."""
+        return any(key.id == key_id for key in self._usable().values())
 
-    def _is_recent(self, at: float | None, seconds: float) -> bool:
-        return at is not None and self._clock() - at < seconds
+    def refresh_old(self) -> None:
+        """Fetch the keys again in the background if they are old; meanwhile they remain in use."""
+        if not self._is_recent(self._fetched_at, MAX_AGE_SECONDS) and not self._fetch_lock.locked():
+            self._refresh_task = asyncio.create_task(self.fetch())
 
-    async def _fetch_rate_limited(self) -> None:
+    async def fetch(self) -> None:
+        """Fetch the keys, unless that was tried a moment ago."""
         async with self._fetch_lock:
             if not self._is_recent(self._attempted_at, MIN_FETCH_INTERVAL_SECONDS):
                 self._attempted_at = self._clock()
                 await self._fetch()
 
+    def _usable(self) -> Keys:
+        return self._keys if self._is_recent(self._fetched_at, MAX_UNCONFIRMED_SECONDS) else {}
+
+    def _find(self, kid: object) -> PublicKey | None:
+        keys = self._usable()
+        if kid is None and len(keys) == 1:
+            return next(iter(keys.values()))
+        return keys.get(kid) if isinstance(kid, str) else None
+
+    def _is_recent(self, at: float | None, seconds: float) -> bool:
+        return at is not None and self._clock() - at < seconds
+
     async def _fetch(self) -> None:
         try:
             self._keys = await self._fetch_keys()
         except (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError) as error:
-            self._unreachable = True
+            # Of an issuer that answers oddly it would be wrong to say that it is unreachable.
+            odd = isinstance(error, OddAnswerError | ValueError | RecursionError)
+            self._failure = "were not in its answer" if odd else "cannot be fetched, because it is unreachable"
             reason = str(error) or type(error).__name__
             log.warning("the keys of an issuer of JWTs could not be fetched", issuer=self._issuer, reason=reason)
         else:
-            self._fetched_at, self._unreachable = self._clock(), False
+            self._fetched_at, self._failure = self._clock(), ""
+            self._on_fetched()
 
 
 async def discover_keys(issuer: str) -> Keys:
     """The keys that the issuer's discovery document names. Raises as `fetch_keys` does."""
     discovery = await _get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-    if discovery.get("issuer") != issuer:
-        raise JwksError("the discovery document is from another issuer")
+    named = discovery.get("issuer")
+    if not isinstance(named, str) or named.rstrip("/") != issuer.rstrip("/"):
+        raise OddAnswerError(
+            f"the discovery document is that of the issuer {str(named)[:300]!a}: if this is the one that is meant, set"
+            " BLOCKLIST_OIDC_ISSUER to it"
+        )
     return await fetch_keys(str(discovery.get("jwks_uri")))
 
 
@@ -111,15 +157,22 @@ async def fetch_keys(url: str, *, token: str | None = None, tls: ssl.SSLContext 
     Raises JwksError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError.
     """
     keys = (await _get_json(url, token, tls)).get("keys")
+    if not isinstance(keys, list):
+        raise OddAnswerError(f"{url} did not return a list of keys")
     usable: Keys = {}
-    for key in keys if isinstance(keys, list) else ():
+    for key in keys:
         if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig":
             try:
                 # A key without an id is found only if it is the only one.
-                usable[str(key.get("kid", ""))] = jwt.PyJWK(key)
+                usable[str(key.get("kid", ""))] = PublicKey(_key_id(key), jwt.PyJWK(key))
             except jwt.PyJWTError:
                 continue
     return usable
+
+
+def _key_id(key: Mapping[str, Any]) -> str:
+    members = {name: str(key.get(name)) for name in _KEY_TYPES[key["kty"]]}
+    return f"{KEY_ID_PREFIX}{hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 async def _get_json(url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
@@ -141,7 +194,7 @@ async def _get_json(url: str, token: str | None = None, tls: ssl.SSLContext | No
                 raise JwksError(f"{url} returned more than {MAX_BYTES} bytes")
     document = json.loads(body)
     if not isinstance(document, dict):
-        raise JwksError(f"{url} did not return a JSON object")
+        raise OddAnswerError(f"{url} did not return a JSON object")
     return document
 
 
@@ -156,6 +209,7 @@ _SENTENCES: Final[dict[type[Exception], str]] = {
     jwt.InvalidAudienceError: "The JWT is for another audience.",
     jwt.InvalidIssuerError: "The JWT is from another issuer.",
     jwt.InvalidSignatureError: "The signature of the JWT is invalid.",
+    jwt.MissingRequiredClaimError: "The JWT lacks one of the claims exp, iss and aud.",
     jwt.InvalidAlgorithmError: f"The JWT must be signed with {' or '.join(ALGORITHMS)}.",
 }
 
@@ -183,36 +237,59 @@ class OidcConfig:
     name_claim: str = "preferred_username"
 
     def principal(self, claims: Mapping[str, Any]) -> Principal:
-        name = next((name for name in (claims.get(self.name_claim), claims.get("sub")) if is_name(name)), None)
+        named = {self.name_claim: claim_at(claims, self.name_claim), "sub": claims.get("sub")}
+        name = next((str(name) for name in named.values() if is_name(name)), None)
         if name is None:
+            states = " and ".join(f"{claim} is {_what(value)}" for claim, value in named.items())
             raise UnauthorizedError(
-                f"The JWT has no name: neither {self.name_claim} nor sub is a text of 1 to {_MAX_NAME_LENGTH}"
-                " characters.",
+                f"The JWT has no name: {states}; needed is a text of 1 to {_MAX_NAME_LENGTH} characters"
+                " (BLOCKLIST_OIDC_NAME_CLAIM names the claim).",
                 given=True,
             )
-        role = strongest_role(claim_at(claims, self.roles_claim))
+        roles = claim_at(claims, self.roles_claim)
+        role = strongest_role(roles)
         if role is None:
-            raise ForbiddenError(
-                f"The JWT's claim {self.roles_claim} has none of the roles {', '.join(Role)};"
-                f" at least {Role.READER.value} is needed."
-            )
+            raise ForbiddenError(self._no_role(roles))
         subject = claims.get("sub")
         return Principal(name, role, subject if is_name(subject) else None)
 
+    def _no_role(self, roles: object) -> str:
+        needed = f"at least {Role.READER.value} of the roles {', '.join(Role)} is needed"
+        if roles is None:
+            return f"The JWT has no claim {self.roles_claim} (BLOCKLIST_OIDC_ROLES_CLAIM): {needed}."
+        if isinstance(roles, list | str):
+            return f"The JWT's claim {self.roles_claim} has none of the service's roles: {needed}."
+        return f"The JWT's claim {self.roles_claim} is {_what(roles)}, neither a list nor a text: {needed}."
+
+
+def _what(value: object) -> str:
+    """The kind of a claim: its value may be a secret."""
+    if value is None:
+        return "missing"
+    if isinstance(value, bool):
+        return "true or false"
+    kinds = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
+    return kinds.get(type(value), "something else")
+
 
 class OidcVerifier:
-    """Verifies JWTs of one issuer, and caches their credentials until they expire."""
+    """Verifies JWTs of one issuer, and caches their credentials until they expire or their key is withdrawn.
+
+    The id of a credential is that of the key.
+    """
 
     def __init__(self, rules: JwtRules, fetch_keys: Callable[[], Awaitable[Keys]], clock: Callable[[], int]) -> None:
         self._rules = rules
         self._clock = clock
-        self._keys = JwksCache(rules.issuer, fetch_keys, lambda: asyncio.get_running_loop().time())
-        self._cached = CredentialCache[bytes]()
+        self._keys = JwksCache(rules.issuer, fetch_keys, lambda: asyncio.get_running_loop().time(), self.drop_invalid)
+        self._cached = CredentialCache[bytes, Credential]()
 
     def cached(self, text: bytes) -> Credential | None:
         """The credential of a JWT that was verified before and is still valid. Records a use."""
         credential = self._cached.get(digest_of(text))
-        return credential if credential is not None and credential.use(self._clock()) else None
+        if credential is None or not self._keys.has(credential.id):
+            return None
+        return credential if credential.use(self._clock()) else None
 
     async def verify(self, text: bytes) -> Credential:
         """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if it gives no role."""
@@ -223,29 +300,46 @@ class OidcVerifier:
         token = text.decode("latin-1")
         try:
             key = await self._keys.get(jwt.get_unverified_header(token).get("kid"))
-            claims = self._decode(token, key)
+            claims = self._decode(token, key.jwk)
         except JwksError as error:
             raise UnauthorizedError(str(error), given=True) from None
         except (jwt.InvalidTokenError, jwt.InvalidKeyError) as error:
             # Not the library's own message, which may repeat parts of the token.
             raise UnauthorizedError(_SENTENCES.get(type(error), "The JWT is not valid."), given=True) from None
-        credential = Credential(self._rules.principal(claims), expires_at=(int(claims["exp"]) + LEEWAY_SECONDS) * 1000)
+        expires_at = (int(claims["exp"]) + LEEWAY_SECONDS) * 1000
+        credential = Credential(self._rules.principal(claims), expires_at=expires_at, id=key.id)
         self._cached.add(digest_of(text), credential)
         return credential
 
-    def drop_expired(self) -> None:
-        """Remove the credentials that have expired, and close their streams."""
+    def has_key(self, key_id: str) -> bool:
+        """Whether the issuer publishes this key, as far as is known; keys that are old are fetched again."""
+        if not self._keys.has(key_id):
+            return False
+        self._keys.refresh_old()
+        return True
+
+    async def fetch_key(self, key_id: str) -> bool:
+        """The same; the keys are fetched if it is not among them."""
+        if not self._keys.has(key_id):
+            await self._keys.fetch()
+        return self._keys.has(key_id)
+
+    def drop_invalid(self) -> None:
+        """Remove the credentials that have expired, and those whose key is withdrawn; close their streams."""
         now = self._clock()
         for digest, credential in list(self._cached.items()):
-            if not credential.is_valid(now):
-                self._cached.pop(digest).close()
+            if not credential.is_valid(now) or not self._keys.has(credential.id):
+                self._cached.pop(digest).invalidate()
+        if self._cached:
+            self._keys.refresh_old()
 
     def _decode(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
         claims: dict[str, Any] = jwt.decode(
             token,
             key,
             algorithms=list(ALGORITHMS),
-            issuer=self._rules.issuer,
+            # With and without a final slash: issuers are not of one mind.
+            issuer=(self._rules.issuer.rstrip("/"), f"{self._rules.issuer.rstrip('/')}/"),
             audience=self._rules.audience,
             leeway=LEEWAY_SECONDS,
             options={"require": ["exp", "iss", "aud"]},
@@ -261,14 +355,21 @@ def is_name(name: object) -> bool:
         return False
 
 
-def claim_at(claims: Mapping[str, Any], path: str) -> object:
-    """The claim with this name, or at this dotted path (`realm_access.roles`); None if there is none."""
+def claim_at(claims: object, path: str) -> object:
+    """The claim with this name, or at this dotted path (`realm_access.roles`); None if there is none.
+
+    Names on the path may have dots themselves: the longest one that exists leads on.
+    """
+    if not isinstance(claims, Mapping):
+        return None
     if path in claims:
         return claims[path]
-    value: object = claims
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    parts = path.split(".")
+    for number in range(len(parts) - 1, 0, -1):
+        found = claim_at(claims.get(".".join(parts[:number])), ".".join(parts[number:]))
+        if found is not None:
+            return found
+    return None
 
 
 def strongest_role(roles: object) -> Role | None:
@@ -361,11 +462,11 @@ def make_verifier(
 # JWTs of several issuers.
 
 
-class IssuerVerifiers:
+class JwtVerifiers:
     """A verifier for each issuer; a JWT is verified by that of the issuer which it names."""
 
     def __init__(self, verifiers: Mapping[str, OidcVerifier]) -> None:
-        self._verifiers = dict(verifiers)
+        self._verifiers = {issuer.rstrip("/"): verifier for issuer, verifier in verifiers.items()}
 
     def cached(self, text: bytes) -> Credential | None:
         """The credential of a JWT that was verified before and is still valid. Records a use."""
@@ -374,15 +475,23 @@ class IssuerVerifiers:
 
     async def verify(self, text: bytes) -> Credential:
         """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if it gives no role."""
-        verifier = self._verifiers.get(_issuer(text))
+        verifier = self._verifiers.get(_issuer(text).rstrip("/"))
         if verifier is None:
             raise UnauthorizedError("The JWT is from another issuer.", given=True)
         return await verifier.verify(text)
 
-    def drop_expired(self) -> None:
-        """Remove the credentials that have expired, and close their streams."""
+    def has_key(self, key_id: str) -> bool:
+        """Whether one of the issuers publishes this key, as far as is known."""
+        return any(verifier.has_key(key_id) for verifier in self._verifiers.values())
+
+    async def fetch_key(self, key_id: str) -> bool:
+        """The same; keys are fetched if it is not among them."""
+        return self.has_key(key_id) or any([await it.fetch_key(key_id) for it in self._verifiers.values()])
+
+    def drop_invalid(self) -> None:
+        """Remove the credentials that have expired, and those whose key is withdrawn; close their streams."""
         for verifier in self._verifiers.values():
-            verifier.drop_expired()
+            verifier.drop_invalid()
 
 
 def _issuer(text: bytes) -> str:

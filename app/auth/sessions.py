@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from app.auth.authenticator import REFRESH_SECONDS, Authenticator, digest_of
@@ -20,31 +18,40 @@ MAX_PER_PRINCIPAL: Final = 20
 """Maximum number of sessions of one user; a further login ends the oldest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A logged-in user of the page. `csrf` is a secret that each form carries, so that other sites cannot forge one."""
+class Session(Credential):
+    """A logged-in user of the page, at the address from which they logged in.
 
-    principal: Principal
-    csrf: str
-    credential: Credential
+    A browser sends the cookie to every port of the host. So the cookie alone must not be enough: each form carries
+    `csrf`, a secret of its own that only the pages contain, and the cookie is worth nothing at another address.
+    """
+
+    __slots__ = ("address", "csrf")
+
+    def __init__(self, stored: StoredSession, owners: tuple[str, ...] | None) -> None:
+        super().__init__(
+            Principal(stored.name, stored.role, owners=owners), expires_at=stored.end, id=stored.credential
+        )
+        self.csrf = stored.csrf
+        self.address = stored.address
 
 
 class Sessions:
     """Creates, finds and ends sessions. Belongs to the event loop.
 
-    A session lasts LIFETIME_MS, no longer than its token or JWT, and ends at once when its token is revoked. A user has
-    at most MAX_PER_PRINCIPAL: the oldest ends, here at once and at other replicas with their next refresh. Only the
-    SHA-256 of its cookie is stored. The latest are cached; the others are read from the database.
+    A session lasts LIFETIME_MS, no longer than its token or JWT. It ends at once when its token is revoked, or the key
+    of its JWT withdrawn. A user has at most MAX_PER_PRINCIPAL: the oldest ends, here at once and at other replicas with
+    their next refresh. Only the SHA-256 of its cookie is stored. The latest are cached; the others are read from the
+    database.
     """
 
     def __init__(self, auth: Authenticator, store: TokenStore, clock: Callable[[], int]) -> None:
         self._auth = auth
         self._store = store
         self._clock = clock
-        self._cached = CredentialCache[str]()
+        self._cached = CredentialCache[str, Session]()
 
-    async def create(self, text: str) -> tuple[str, Session]:
-        """Create a session with this token or JWT; returns the value of the cookie, and the session.
+    async def create(self, text: str, address: str) -> tuple[str, Session]:
+        """Create a session with a token or JWT for a client at this address; returns the value of the cookie too.
 
         Raises UnauthorizedError, ForbiddenError for a JWT without a role, UnavailableError.
         """
@@ -53,27 +60,33 @@ class Sessions:
         cookie = secrets.token_urlsafe(32)
         stored = StoredSession(
             digest=_digest(cookie),
+            csrf=secrets.token_hex(32),
+            address=address,
             name=issued_by.principal.name,
             role=issued_by.principal.role,
-            credential=issued_by.id or None,
+            credential=issued_by.id,
             end=min(now + LIFETIME_MS, issued_by.expires_at),
             principal=issued_by.principal.id,
             created_at=now,
         )
         for digest in await self._store.add_session(stored, MAX_PER_PRINCIPAL):
             self._drop(digest)
-        return cookie, _session(cookie, self._cache(stored))
+        return cookie, self._cache(stored)
 
-    async def find(self, cookie: str) -> Session | None:
-        """The session of a cookie; None if there is none or it has ended. Raises UnavailableError."""
+    async def find(self, cookie: str, address: str) -> Session | None:
+        """The session of a cookie that a client at this address sends; None if there is none, or it has ended.
+
+        Raises UnavailableError.
+        """
         digest = _digest(cookie)
-        credential = self._cached.get(digest)
-        if credential is None:
+        session = self._cached.get(digest)
+        if session is None:
             stored = await self._store.get_session(digest)
-            if stored is None:
+            # What its token may do is not known without the token: another replica may have created it just now.
+            if stored is None or not await self._auth.find_live(stored.credential):
                 return None
-            credential = self._cache(stored)
-        return _session(cookie, credential) if self._is_valid(credential) else None
+            session = self._cache(stored)
+        return session if session.address == address and self._is_valid(session) else None
 
     async def end(self, cookie: str) -> None:
         """End the session of a cookie. Raises UnavailableError."""
@@ -90,10 +103,11 @@ class Sessions:
 
     async def refresh(self) -> None:
         """Drop the sessions that have ended. Raises UnavailableError."""
-        cached = dict(self._cached)
-        existing = await self._store.existing_sessions(cached.keys()) if cached else set()
-        for digest, credential in cached.items():
-            if digest not in existing or not self._is_valid(credential):
+        for digest, session in list(self._cached.items()):
+            if not self._is_valid(session):
+                self._drop(digest)
+        if self._cached:
+            for digest in self._cached.keys() - await self._store.existing_sessions(self._cached.keys()):
                 self._drop(digest)
 
     def _drop(self, digest: str) -> None:
@@ -101,26 +115,17 @@ class Sessions:
         if (credential := self._cached.pop(digest, None)) is not None:
             credential.invalidate()
 
-    def _cache(self, stored: StoredSession) -> Credential:
-        token = self._auth.credential_by_id(stored.credential or "")
-        owners = None if token is None else token.principal.owners
-        principal = Principal(stored.name, stored.role, owners=owners)
-        credential = Credential(principal, expires_at=stored.end, id=stored.credential or "")
-        self._cached.add(stored.digest, credential)
+    def _cache(self, stored: StoredSession) -> Session:
+        token = self._auth.credential_by_id(stored.credential)
+        session = Session(stored, None if token is None else token.principal.owners)
+        self._cached.add(stored.digest, session)
         if token is not None:
-            token.streams.add(credential)
-        return credential
+            token.streams.add(session)
+        return session
 
-    def _is_valid(self, credential: Credential) -> bool:
-        if not credential.is_valid(self._clock()):
-            return False
-        return not credential.id or self._auth.credential_by_id(credential.id) is not None
+    def _is_valid(self, session: Session) -> bool:
+        return session.is_valid(self._clock()) and self._auth.is_live(session.id)
 
 
 def _digest(cookie: str) -> str:
     return digest_of(cookie.encode()).hex()
-
-
-def _session(cookie: str, credential: Credential) -> Session:
-    csrf = hmac.digest(cookie.encode(), b"blocklist csrf", "sha256").hex()
-    return Session(credential.principal, csrf, credential)

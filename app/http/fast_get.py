@@ -22,7 +22,16 @@ from app.watch import DIRECT
 from blocklist.model.roles import Role
 
 _EXCLUDED: Final = frozenset(
-    (b"content-length", b"expect", b"prefer", b"transfer-encoding", b"upgrade", b"x-forwarded-user")
+    (
+        b"content-length",
+        b"expect",
+        b"origin",
+        b"prefer",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-forwarded-user",
+    )
 )
 """A request with one of these headers is not plain, unless the header is one that this kind of request uses."""
 _USED_BY_GET: Final = frozenset((b"accept-encoding", b"authorization", b"host", b"if-none-match"))

@@ -138,14 +138,16 @@ sessions = Table(
     "sessions",
     metadata,
     Column("digest", String(64), primary_key=True),
+    Column("csrf", String(64), nullable=False),
+    Column("address", String(64), nullable=False),
     Column("name", String(253)),
     Column("role", String(16), nullable=False),
-    Column("credential", String(16)),
+    Column("credential", String(16), nullable=False),
     Column("end_ms", BigInteger, nullable=False),
     Column("principal", Text),
     Column("created_ms", BigInteger, nullable=False),
-    comment="Sessions of the page. digest: SHA-256 of the cookie; credential: id of its token, null for a JWT;"
-    " principal: whose it is, null if unknown.",
+    comment="Sessions of the page. digest: SHA-256 of the cookie; csrf: secret of its forms; address: of the client;"
+    " credential: id of its token, or of the key of its JWT; principal: whose it is, null if unknown.",
 )
 
 replicas = Table(

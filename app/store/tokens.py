@@ -35,14 +35,16 @@ class StoredToken:
 class StoredSession:
     """A session of the page. `digest` is the SHA-256 of its cookie in hex; times are in Unix ms.
 
-    `credential` is the id of the token that the session ends with; None for a JWT. `principal` is whose session it is;
-    None if unknown.
+    `csrf` is the secret of its forms, `address` that of the client. The session ends with `credential`, the id of its
+    token, or of the key of its JWT. `principal` is whose session it is; None if unknown.
     """
 
     digest: str
+    csrf: str
+    address: str
     name: str | None
     role: Role
-    credential: str | None
+    credential: str
     end: int
     principal: str | None
     created_at: int
@@ -134,6 +136,8 @@ def _add_session(connection: Connection, session: StoredSession, limit: int) -> 
     removed = set() if session.principal is None else _remove_oldest(connection, session.principal, limit - 1)
     row = {
         "digest": session.digest,
+        "csrf": session.csrf,
+        "address": session.address,
         "name": session.name,
         "role": session.role.value,
         "credential": session.credential,
@@ -163,6 +167,8 @@ def _get_session(connection: Connection, digest: str) -> StoredSession | None:
 def _session(row: Row[Any]) -> StoredSession:
     return StoredSession(
         digest=row.digest,
+        csrf=row.csrf,
+        address=row.address,
         name=row.name,
         role=Role(row.role),
         credential=row.credential,

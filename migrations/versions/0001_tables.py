@@ -127,9 +127,11 @@ def _create_credentials() -> None:
     op.create_table(
         "sessions",
         sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("csrf", sa.String(64), nullable=False),
+        sa.Column("address", sa.String(64), nullable=False),
         sa.Column("name", sa.String(253)),
         sa.Column("role", sa.String(16), nullable=False),
-        sa.Column("credential", sa.String(16)),
+        sa.Column("credential", sa.String(16), nullable=False),
         sa.Column("end_ms", sa.BigInteger, nullable=False),
         sa.Column("principal", sa.Text),
         sa.Column("created_ms", sa.BigInteger, nullable=False),

@@ -86,8 +86,10 @@ class AuthHarness:
     def authenticate_cached(self, text: str) -> Credential | None:
         return self.auth.authenticate_cached(f"Bearer {text}".encode())
 
-    async def create_token(self, access: Role = Role.ADMIN, end: int = PERMANENT) -> NewToken:
-        return await self.auth.create("ann", access, end, None)
+    async def create_token(
+        self, access: Role = Role.ADMIN, end: int = PERMANENT, owners: tuple[str, ...] | None = None
+    ) -> NewToken:
+        return await self.auth.create("ann", access, end, None, owners)
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ class TestAuthenticator:
     def test_neither_a_token_nor_a_cookie_is_in_the_database(self, harness: AuthHarness, tmp_path: Path) -> None:
         async def scenario() -> tuple[str, str]:
             text = (await harness.create_token()).text
-            return text, (await harness.sessions.create(text))[0]
+            return text, (await harness.sessions.create(text, HERE))[0]
 
         text, cookie = asyncio.run(scenario())
         asyncio.run(harness.store.close())
@@ -194,41 +196,83 @@ class TestAuthenticator:
                 assert secret.encode() not in file.read_bytes()
 
 
+HERE = "10.0.0.9"
+"""The address of the client."""
+
+
 class TestSessions:
     def test_a_session_is_found_by_its_cookie_on_any_replica(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             made = await harness.create_token(Role.OPERATOR)
-            cookie, session = await harness.sessions.create(made.text)
+            cookie, session = await harness.sessions.create(made.text, HERE)
             assert session.principal == Principal("ann", Role.OPERATOR)
             await harness.other_replica.load()
             elsewhere = Sessions(harness.other_replica, harness.store.tokens, harness.clock)
-            found = await elsewhere.find(cookie)
+            found = await elsewhere.find(cookie, HERE)
             assert found is not None
             assert (found.principal, found.csrf) == (session.principal, session.csrf)
-            assert await elsewhere.find(cookie + "x") is None
-            assert await elsewhere.find("") is None
+            assert await elsewhere.find(cookie + "x", HERE) is None
+            assert await elsewhere.find("", HERE) is None
 
         asyncio.run(scenario())
 
-    def test_each_session_has_its_own_csrf_value_which_does_not_reveal_the_cookie(self, harness: AuthHarness) -> None:
+    def test_each_session_has_its_own_csrf_value_which_cannot_be_derived_from_the_cookie(
+        self, harness: AuthHarness
+    ) -> None:
+        """Every server on the host gets the cookie: a value that follows from it would be known to them, too."""
+
         async def scenario() -> None:
             made = await harness.create_token()
-            (cookie, one), (_, other) = [await harness.sessions.create(made.text) for _ in range(2)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("secrets.token_urlsafe", lambda _: "the same cookie")
+                (cookie, one) = await harness.sessions.create(made.text, HERE)
+                await harness.sessions.end(cookie)
+                (again, other) = await harness.sessions.create(made.text, HERE)
+            assert cookie == again
             assert one.csrf != other.csrf
-            assert cookie not in one.csrf
+
+        asyncio.run(scenario())
+
+    def test_its_cookie_is_worth_nothing_at_another_address(self, harness: AuthHarness) -> None:
+        async def scenario() -> None:
+            made = await harness.create_token()
+            cookie, _ = await harness.sessions.create(made.text, HERE)
+            assert await harness.sessions.find(cookie, "10.0.0.10") is None
+            fresh = Sessions(harness.auth, harness.store.tokens, harness.clock)
+            assert await fresh.find(cookie, "10.0.0.10") is None
+            assert await fresh.find(cookie, HERE) is not None
+
+        asyncio.run(scenario())
+
+    def test_a_replica_that_does_not_know_its_token_yet_does_not_let_it_do_more(self, harness: AuthHarness) -> None:
+        """As behind a pooler without notifications."""
+
+        async def scenario() -> None:
+            await harness.other_replica.load()
+            made = await harness.create_token(Role.OPERATOR, owners=("maintenance",))
+            cookie, _ = await harness.sessions.create(made.text, HERE)
+            elsewhere = Sessions(harness.other_replica, harness.store.tokens, harness.clock)
+            early = await elsewhere.find(cookie, HERE)
+            assert early is None or early.principal.owners == ("maintenance",)
+            await harness.other_replica.load()
+            found = await elsewhere.find(cookie, HERE)
+            assert found is not None
+            assert found.principal.owners == ("maintenance",)
 
         asyncio.run(scenario())
 
     def test_it_expires_after_12_hours_or_with_its_token(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
-            short, _ = await harness.sessions.create((await harness.create_token(end=harness.clock.now + 10)).text)
-            long, _ = await harness.sessions.create((await harness.create_token()).text)
+            short, _ = await harness.sessions.create(
+                (await harness.create_token(end=harness.clock.now + 10)).text, HERE
+            )
+            long, _ = await harness.sessions.create((await harness.create_token()).text, HERE)
             harness.clock.now += 10
-            assert await harness.sessions.find(short) is None
+            assert await harness.sessions.find(short, HERE) is None
             harness.clock.now += LIFETIME_MS - 11
-            assert await harness.sessions.find(long) is not None
+            assert await harness.sessions.find(long, HERE) is not None
             harness.clock.now += 1
-            assert await harness.sessions.find(long) is None
+            assert await harness.sessions.find(long, HERE) is None
 
         asyncio.run(scenario())
 
@@ -236,14 +280,14 @@ class TestSessions:
         async def scenario() -> None:
             await harness.create_token()
             made = await harness.create_token()
-            (one, _), (other, session) = [await harness.sessions.create(made.text) for _ in range(2)]
+            (one, _), (other, session) = [await harness.sessions.create(made.text, HERE) for _ in range(2)]
             await harness.sessions.end(one)
-            assert await harness.sessions.find(one) is None
-            assert await harness.sessions.find(other) is not None
+            assert await harness.sessions.find(one, HERE) is None
+            assert await harness.sessions.find(other, HERE) is not None
             stream = FakeStream()
-            session.credential.streams.add(stream)
+            session.streams.add(stream)
             await harness.auth.revoke(made.token.id, None)
-            assert await harness.sessions.find(other) is None
+            assert await harness.sessions.find(other, HERE) is None
             assert stream.close_count == 1
 
         asyncio.run(scenario())
@@ -252,6 +296,6 @@ class TestSessions:
         async def scenario() -> None:
             for text in ("", "x", generate_token().text, "a.b.c", "\ud800"):
                 with pytest.raises(UnauthorizedError):
-                    await harness.sessions.create(text)
+                    await harness.sessions.create(text, HERE)
 
         asyncio.run(scenario())

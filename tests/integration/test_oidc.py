@@ -14,11 +14,14 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from httpx_sse import ServerSentEvent
 from structlog.testing import capture_logs
 
+from app.auth.oidc import claim_at
 from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
+from tests.integration.event_stream import next_events, watching
 from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, rsa_key, running_issuer
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
@@ -169,6 +172,107 @@ def test_unknown_key_ids_cause_a_limited_number_of_fetches(tmp_path: Path, datab
         assert issuer.key_requests <= 3
 
 
+@pytest.fixture
+def own(tmp_path: Path, databases: Databases) -> Iterator[tuple[FakeIssuer, SecuredInProcess]]:
+    """An issuer and a service of the test's own: the test withdraws keys."""
+    with running_issuer() as issuer:
+        issuer.keys["two"] = rsa_key()
+        with secured_in_process(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured:
+            yield issuer, secured
+
+
+def ends(events: Iterator[ServerSentEvent]) -> bool:
+    """Whether a watch ends."""
+    return [event.event for event in events if event.data] in ([], ["bye"])
+
+
+class TestWithdrawnKeys:
+    """A credential that was made by a withdrawn key ends, whatever has cached it."""
+
+    LATER = 86_400
+
+    def test_a_jwt_and_its_watch_end_when_the_keys_have_been_fetched_again(
+        self, own: tuple[FakeIssuer, SecuredInProcess]
+    ) -> None:
+        issuer, secured = own
+        token = issuer.sign(roles="admin", exp=int(time.time()) + self.LATER)
+        with secured.client(token) as client, watching(client) as events:
+            next_events(events, 1)
+            assert client.post("/tokens", json={"name": "x", "role": "reader"}).status_code == 201
+            del issuer.keys["one"]
+            secured.clock.advance(11)
+            # A JWT with a key that is not known makes the service fetch the keys.
+            issuer.keys["three"] = rsa_key()
+            assert get(secured, issuer.sign("three")).status_code == 200
+            problem_of(client.post("/tokens", json={"name": "x", "role": "reader"}), 401)
+            assert get(secured, token).status_code == 401
+            assert ends(events)
+
+    def test_it_ends_within_minutes_if_nobody_asks_for_another_key(
+        self, own: tuple[FakeIssuer, SecuredInProcess]
+    ) -> None:
+        issuer, secured = own
+        token = issuer.sign(exp=int(time.time()) + self.LATER)
+        with secured.client(token) as client, watching(client) as events:
+            next_events(events, 1)
+            del issuer.keys["one"]
+            secured.clock.advance(301)
+            wait_until(lambda: get(secured, token).status_code == 401)
+            assert ends(events)
+
+    def test_another_key_of_the_same_name_does_not_revive_it(self, own: tuple[FakeIssuer, SecuredInProcess]) -> None:
+        issuer, secured = own
+        token = issuer.sign(exp=int(time.time()) + self.LATER)
+        assert get(secured, token).status_code == 200
+        issuer.keys["one"] = rsa_key()
+        secured.clock.advance(301)
+        wait_until(lambda: get(secured, token).status_code == 401)
+        assert get(secured, issuer.sign()).status_code == 200
+
+    def test_a_session_of_the_page_ends_with_the_key_of_its_jwt(self, own: tuple[FakeIssuer, SecuredInProcess]) -> None:
+        issuer, secured = own
+        with secured.client() as client, secured.client() as other:
+            for visitor, key in ((client, "one"), (other, "two")):
+                sign = issuer.sign(key, exp=int(time.time()) + self.LATER)
+                assert visitor.post("/login", data={"token": sign}).status_code == 303
+                assert visitor.get("/blocklist").status_code == 200
+            del issuer.keys["one"]
+            secured.clock.advance(301)
+            wait_until(lambda: client.get("/blocklist").status_code == 401)
+            assert other.get("/blocklist").status_code == 200
+
+    def test_a_session_survives_a_restart_only_with_its_key(self, tmp_path: Path, databases: Databases) -> None:
+        with running_issuer() as issuer:
+            settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
+            issuer.keys["two"] = rsa_key()
+            cookies = []
+            with secured_in_process(tmp_path, databases, **settings) as secured, secured.client() as client:
+                for key in ("one", "two"):
+                    client.post("/login", data={"token": issuer.sign(key)})
+                    cookies.append({"Cookie": f"blocklist_session={client.cookies['blocklist_session']}"})
+            del issuer.keys["one"]
+            with secured_in_process(tmp_path, databases, **settings) as secured, secured.client() as client:
+                statuses = [client.get("/blocklist", headers=cookie).status_code for cookie in cookies]
+        assert statuses == [401, 200]
+
+    def test_keys_that_cannot_be_fetched_again_are_not_used_for_ever(
+        self, own: tuple[FakeIssuer, SecuredInProcess]
+    ) -> None:
+        issuer, secured = own
+        token = issuer.sign(exp=int(time.time()) + self.LATER)
+        with secured.client(token) as client, watching(client) as events:
+            next_events(events, 1)
+            issuer.unavailable = True
+            secured.clock.advance(3600)
+            assert get(secured, token).status_code == 200
+            secured.clock.advance(3601)
+            wait_until(lambda: get(secured, token).status_code == 401)
+            assert ends(events)
+        issuer.unavailable = False
+        secured.clock.advance(11)
+        assert get(secured, token).status_code == 200
+
+
 def test_fetched_keys_remain_in_use_while_the_issuer_is_unreachable(tmp_path: Path, databases: Databases) -> None:
     with running_issuer() as issuer:
         settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_roles_claim": "realm.roles"}
@@ -196,3 +300,62 @@ def test_a_discovery_document_of_another_issuer_is_rejected(tmp_path: Path, data
     ):
         issuer.advertised_issuer = "http://127.0.0.1:1"
         problem_of(get(secured, issuer.sign()), 401)
+
+
+class TestUnlikeIssuers:
+    """What issuers do differently, and what is said about what is wrong."""
+
+    @pytest.mark.parametrize(("configured", "named"), [("", "/"), ("/", ""), ("/", "/")])
+    def test_a_final_slash_makes_no_other_issuer(
+        self, tmp_path: Path, databases: Databases, configured: str, named: str
+    ) -> None:
+        with running_issuer() as issuer:
+            issuer.advertised_issuer = issuer.url + named
+            settings = {"oidc_issuer": issuer.url + configured, "oidc_audience": AUDIENCE}
+            with secured_in_process(tmp_path, databases, **settings) as secured:
+                assert get(secured, issuer.sign(iss=issuer.url + named)).status_code == 200
+                problem_of(get(secured, issuer.sign(iss=f"{issuer.url}/x")), 401)
+
+    def test_an_issuer_that_answers_is_not_called_unreachable(self, tmp_path: Path, databases: Databases) -> None:
+        with running_issuer() as issuer:
+            issuer.advertised_issuer = "https://elsewhere.example"
+            settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
+            with capture_logs() as log, secured_in_process(tmp_path, databases, **settings) as secured:
+                detail = problem_of(get(secured, issuer.sign()), 401)["detail"]
+        assert "unreachable" not in detail
+        (line,) = [it for it in log if "keys of an issuer" in it["event"]]
+        assert "https://elsewhere.example" in line["reason"]
+        assert "BLOCKLIST_OIDC_ISSUER" in line["reason"]
+
+    def test_a_missing_claim_and_a_wrong_one_read_differently(
+        self, secured: SecuredInProcess, issuer: FakeIssuer
+    ) -> None:
+        details = {problem_of(get(secured, issuer.sign(roles=roles)), 403)["detail"] for roles in (None, ["viewer"], 7)}
+        assert len(details) == 3
+        details = {
+            problem_of(get(secured, issuer.sign(sub=None, preferred_username=name)), 401)["detail"]
+            for name in (None, 7, True)
+        }
+        assert len(details) == 3
+        details = {problem_of(get(secured, issuer.sign(aud=aud)), 401)["detail"] for aud in (None, "elsewhere")}
+        assert len(details) == 2
+
+
+@pytest.mark.parametrize(
+    ("claims", "path", "found"),
+    [
+        ({"roles": 1}, "roles", 1),
+        ({"https://example.com/roles": 1}, "https://example.com/roles", 1),
+        ({"realm_access": {"roles": 1}}, "realm_access.roles", 1),
+        ({"resource_access": {"my.client": {"roles": 1}}}, "resource_access.my.client.roles", 1),
+        ({"a.b": {"c.d": 1}}, "a.b.c.d", 1),
+        ({"a": {"b": {"c": 2}}, "a.b": {"x": 1}}, "a.b.c", 2),
+        ({"a": {"b": 1}, "a.b": 2}, "a.b", 2),
+        ({"a": {"b": 1}}, "a", {"b": 1}),
+        ({"a": 1}, "a.b", None),
+        ({"a": [1]}, "a.0", None),
+        ({}, "a.b.c", None),
+    ],
+)
+def test_a_claim_is_found_whether_names_have_dots_or_not(claims: object, path: str, found: object) -> None:
+    assert claim_at(claims, path) == found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.secured import SecuredService, secured_in_process
+from tests.integration.test_auth import ROUTES
 
 pytestmark = ON_BOTH
 
@@ -121,6 +123,43 @@ def test_a_request_without_origin_is_refused(logged_in: httpx.Client) -> None:
     csrf = csrf_of(logged_in)
     del logged_in.headers["Origin"]
     problem_of(logged_in.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
+
+
+class TestOtherServersOfTheHost:
+    """A browser sends the cookie to every port of the host: what another server there learns must not be enough."""
+
+    def test_its_csrf_value_does_not_follow_from_its_cookie(self, logged_in: httpx.Client) -> None:
+        derived = hmac.digest(logged_in.cookies[COOKIE].encode(), b"blocklist csrf", "sha256").hex()
+        assert csrf_of(logged_in) != derived
+        problem_of(logged_in.put("/blocklist/nodes/n1", json=block(), headers={"X-CSRF-Token": derived}), 403)
+
+    def test_its_cookie_is_worth_nothing_at_another_address(self, tmp_path: Path, databases: Databases) -> None:
+        with (
+            secured_in_process(tmp_path, databases, trusted_proxies="127.0.0.1") as secured,
+            secured.client() as client,
+        ):
+            client.headers["X-Forwarded-For"] = "192.0.2.1"
+            log_in(client, secured.tokens[Role.OPERATOR])
+            assert client.get("/blocklist").status_code == 200
+            elsewhere = {"X-Forwarded-For": "192.0.2.2"}
+            problem_of(client.get("/blocklist", headers=elsewhere), 401)
+            assert client.get("/page/block", headers=elsewhere).headers["location"].startswith("/login")
+            assert client.get("/blocklist").status_code == 200
+
+    @pytest.mark.parametrize("headers", [{"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "same-site"}])
+    @pytest.mark.parametrize("credentials", ["Authorization", "cookie"])
+    def test_no_request_of_their_pages_changes_anything(
+        self, secured: SecuredService, logged_in: httpx.Client, credentials: str, headers: dict[str, str]
+    ) -> None:
+        """Also where a proxy adds the header Authorization, as after a login of its own."""
+        given = {"X-CSRF-Token": csrf_of(logged_in), **headers}
+        if credentials == "Authorization":
+            given["Authorization"] = f"Bearer {secured.admin}"
+        for route in ROUTES:
+            for method in {"PUT", "POST", "PATCH", "DELETE"} & (route.methods or set()):
+                path = re.sub(r"\{.*?\}", "x", route.path)
+                assert logged_in.request(method, path, headers=given).status_code == 403, (method, path)
+        assert logged_in.get("/blocklist", headers=given).status_code == 200
 
 
 def test_a_form_may_have_it_in_a_field(logged_in: httpx.Client) -> None:

@@ -54,10 +54,10 @@ VALUES
     ('0000000c', 'ended', 'reader', '942014af03195c97fc8a6121a03e1660b89027a538325a101eba426dacd7e587', 1700000003000, NULL, 1700000030000, NULL, NULL, NULL);
 
 INSERT INTO sessions
-    (digest, name, role, credential, end_ms, principal, created_ms)
+    (digest, csrf, address, name, role, credential, end_ms, principal, created_ms)
 VALUES
-    ('247610f4dedd4ab7247d07dbda19c81ca9817f85820742cad49d407ffae9e4ed', 'anna', 'admin', '0000000a', 1700040000000, 'anna', 1699996800000),
-    ('e87ba7a0b779d8b797f86d19604504496f23b4d1e31ed4721d9dc8634172b723', NULL, 'reader', NULL, 1700000040000, 'oidc:4711', 1699999000000);
+    ('247610f4dedd4ab7247d07dbda19c81ca9817f85820742cad49d407ffae9e4ed', '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a', 'testclient', 'anna', 'admin', '0000000a', 1700040000000, 'anna', 1699996800000),
+    ('e87ba7a0b779d8b797f86d19604504496f23b4d1e31ed4721d9dc8634172b723', '0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b', '2001:db8::9', NULL, 'reader', 'key-0123456789ab', 1700000040000, 'oidc:4711', 1699999000000);
 
 INSERT INTO replicas
     (id, end_ms)
