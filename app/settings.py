@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     oidc_audience: str = ""
     """Audience that these JWTs must have."""
     oidc_roles_claim: Annotated[str, Field(min_length=1)] = "roles"
-    """Claim of these JWTs with the roles; dots lead into nested objects."""
+    """Claim of these JWTs with the roles; dots lead into nested objects, whose names may have dots as well."""
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "preferred_username"
     """Claim of these JWTs with the author's name; without it, `sub` is used."""
     service_account_audience: str = ""

@@ -34,7 +34,7 @@ MIN_FETCH_INTERVAL_SECONDS: Final = 10.0
 MAX_AGE_SECONDS: Final = 300.0
 """Older keys are fetched again when one is used: the issuer may have withdrawn a key."""
 MAX_UNCONFIRMED_SECONDS: Final = 7200.0
-"""Keys that could not be fetched again for so long are not used any more: any of them may be withdrawn."""
+"""Keys that could not be fetched again in this time are not used any more: any of them may be withdrawn."""
 TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 MAX_BYTES: Final = 1024 * 1024
 _KEY_TYPES: Final = {"RSA": ("kty", "n", "e"), "EC": ("kty", "crv", "x", "y")}
