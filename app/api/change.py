@@ -102,8 +102,8 @@ class RequestedChange:
             return JsonResponse(self.request, dump_json(body), revision=tried.revision)
         outcome = await submit_within_limits(self.service, command, self.principal, self.author)
         response = respond(outcome)
-        changed = {node.id for node in nodes(outcome.value)}
-        response.raw_headers.extend(await wait_until_applied(self.request, outcome, changed, self.wait))
+        waited = await wait_until_applied(self.request, outcome, nodes(outcome.value), self.wait)
+        response.raw_headers.extend(waited)
         return response
 
     async def answer_with(

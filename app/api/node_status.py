@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,9 +18,10 @@ from app.engine.handler import Outcome
 from app.listeners.state import ListenerEntry
 from app.service import Service, service_of
 from app.watch import run_until_disconnect, wait_seconds
-from blocklist.model.changes import Change
+from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import NotFoundError, UnavailableError
-from blocklist.model.node import BlockedNode
+from blocklist.model.listener import ListenerRole
+from blocklist.model.node import BlockedNode, BlockState, TaskCount, block_state
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.listeners import NodeStatusBody
 from blocklist.wire.nodes import repeat_body
@@ -39,13 +40,12 @@ class TaskManager:
     @classmethod
     def of(cls, service: Service, task_manager: str, listener: str) -> Self:
         """The TaskManager as this listener last reported it."""
-        entry = service.directory.get(listener)
-        return cls(task_manager, listener, None if entry is None else entry.running_tasks.get(task_manager))
+        return cls(task_manager, listener, service.directory.running_tasks(task_manager, listener))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListenerProgress:
-    """Whether a live listener has applied a change of a node.
+    """What is known of a change of a node at a live listener.
 
     `applied_at` is when it reported that (Unix milliseconds), `delay_ms` how long after the change: None if it has not
     applied the change, or if the time is no longer known. `pending_reason` is why the change is not in force yet; while
@@ -55,7 +55,7 @@ class ListenerProgress:
 
     id: str
     role: str
-    applied: bool
+    state: BlockState
     applied_at: int | None
     delay_ms: int | None
     refused: str | None
@@ -64,30 +64,34 @@ class ListenerProgress:
     reports_task_managers: bool
 
     @property
+    def applied(self) -> bool:
+        return self.state.is_applied
+
+    @property
     def pending(self) -> bool:
-        """Whether it has neither applied nor refused the change."""
-        return not self.applied and self.refused is None
+        return self.state is BlockState.PENDING
 
     @classmethod
     def of_listener(cls, entry: ListenerEntry, change: Change, task_managers: Sequence[TaskManager]) -> Self:
         """The current state; `task_managers` are those of the listener on the node of the change."""
-        applied = entry.has_applied(change.revision, change.node.id)
+        reports = entry.reports_task_managers or entry.listener.role is ListenerRole.RESOURCE_MANAGER
+        tasks = TaskCount.of((each.running_tasks for each in task_managers), silent=not reports)
+        state = entry.state_of(change.revision, change.node.id, tasks)
         applied_at = entry.applied_at(change.revision, change.node.id)
         refused, pending = entry.refusal_of(change.node.id), entry.pending_reason_of(change.node.id)
-        acked = entry.has_acked(change.revision)
-        if not acked:
+        if not entry.has_confirmed(change.revision):
             # It can only have refused an earlier change, or be at this one.
             refused, pending = None, None if change.type.frees else refused or pending
         return cls(
             id=entry.id,
             role=entry.listener.role.value,
-            applied=applied,
+            state=state,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
             refused=refused,
             pending_reason=pending,
             task_managers=task_managers,
-            reports_task_managers=entry.report.task_managers is not None,
+            reports_task_managers=entry.reports_task_managers,
         )
 
 
@@ -111,6 +115,16 @@ def applied_by_live_listeners(service: Service, change: Change) -> list[Listener
         ListenerProgress.of_listener(entry, change, there.get(entry.id, ())) for entry in service.directory.live()
     ]
     return sorted(progress, key=lambda listener: listener.id)
+
+
+def state_at_all(service: Service, change: Change, listeners: Sequence[ListenerProgress]) -> BlockState:
+    """What is known of the change at all live listeners together, and of what runs on its node."""
+    directory = service.directory
+    return block_state(
+        directory.tasks_on(change.node.id, silent=directory.any_silent()),
+        refused=any(each.state is BlockState.REFUSED for each in listeners),
+        applied=not any(each.pending for each in listeners),
+    )
 
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
@@ -142,9 +156,11 @@ async def requested_wait(request: Request, prefer: list[str] | None) -> int | No
 
 
 async def wait_until_applied(
-    request: Request, outcome: Outcome[Any], node_ids: Collection[str], seconds: int | None
+    request: Request, outcome: Outcome[Any], nodes: Collection[BlockedNode], seconds: int | None
 ) -> list[tuple[bytes, bytes]]:
     """Wait at most `seconds` until all live listeners have applied or refused the change of these nodes.
+
+    `nodes` are as the change left them, or found them.
 
     Returns headers with the result. Raises UnavailableError if a new history begins: the change may be lost.
     """
@@ -152,7 +168,7 @@ async def wait_until_applied(
         return []
     service, revision = service_of(request), outcome.revision
     directory, feed = service.directory, service.feed
-    history = feed.history
+    history, node_ids = feed.history, {node.id for node in nodes}
     with suppress(UnavailableError):
         await service.registry.refresh()
 
@@ -169,7 +185,8 @@ async def wait_until_applied(
             retry_after=1,
         )
     progress = directory.progress(revision, node_ids) if current else directory.unknown_progress()
-    superseded = await _superseded(service, outcome, node_ids)
+    later, blocked = await _changes_since(service, revision), service.view.tracker.blocked(service.clock())
+    superseded = superseded_nodes(nodes, outcome.changes, later, blocked)
     named = {
         b"blocklist-refused": progress.refused,
         b"blocklist-not-applied": progress.pending,
@@ -183,40 +200,45 @@ async def wait_until_applied(
     ]
 
 
-class _State(IntEnum):
-    """How a node is blocked after a change, the weakest first."""
+class _Strength(IntEnum):
+    """How a node is blocked, the weakest first."""
 
     FREE = 0
     CANARY = 1
-    BLOCKED = 2
+    MARKED = 2
+    EVACUATED = 3
 
 
-def _state(node: BlockedNode | None) -> _State:
-    if node is None:
-        return _State.FREE
-    return _State.CANARY if node.canary else _State.BLOCKED
+def superseded_nodes(
+    nodes: Collection[BlockedNode],
+    changes: Collection[Change],
+    later: Collection[Change],
+    blocked: Mapping[str, BlockedNode],
+) -> Sequence[str]:
+    """The nodes that are not as a request left them, at present or at any time since, sorted.
 
-
-async def _superseded(service: Service, outcome: Outcome[Any], node_ids: Collection[str]) -> Sequence[str]:
-    """The nodes of a change that is reversed since, sorted.
-
-    Those that were blocked were freed or became canaries, or those that were freed were blocked again.
+    `nodes` are those of the request, `changes` what it changed of them, `later` what came after it, `blocked` are the
+    blocks at present. A block that is stronger than the requested one has it in force; where a request weakened or
+    removed a block, a stronger one is not what was requested.
     """
-    made = {change.node.id: _state_after(change) for change in outcome.changes}
-    blocked = service.view.tracker.blocked(service.clock())
-    states = [(change.node.id, _state_after(change)) for change in await _changes_since(service, outcome.revision)]
-    states += [(node_id, _state(blocked.get(node_id))) for node_id in node_ids]
-    # A change that was none left the node blocked; whether as a canary is not known.
-    reversed_ids = {name for name, state in states if _is_reversed(made.get(name, _State.CANARY), state)}
-    return sorted(reversed_ids.intersection(node_ids))
+    # Where it changed nothing, it found the node as it was requested.
+    made = {node.id: _strength(node) for node in nodes} | {it.node.id: _after(it) for it in changes}
+    lessened = {it.node.id for it in changes if it.type.frees or it.type is ChangeType.NARROWED}
+    since = [(it.node.id, _after(it)) for it in later if it.node.id in made]
+    since += [(name, _strength(blocked.get(name))) for name in made]
+    return sorted({name for name, it in since if it < made[name] or (name in lessened and it > made[name])})
 
 
-def _state_after(change: Change) -> _State:
-    return _state(None if change.type.frees else change.node)
+def _after(change: Change) -> _Strength:
+    return _strength(None if change.type.frees else change.node)
 
 
-def _is_reversed(made: _State, later: _State) -> bool:
-    return later is not made if made is _State.FREE else later < made
+def _strength(node: BlockedNode | None) -> _Strength:
+    if node is None:
+        return _Strength.FREE
+    if node.canary:
+        return _Strength.CANARY
+    return _Strength.EVACUATED if node.evacuates else _Strength.MARKED
 
 
 async def _changes_since(service: Service, revision: int) -> Sequence[Change]:
@@ -260,17 +282,18 @@ async def get_status(request: Request, node_id: NodeId) -> Response:
 
 
 def _status(service: Service, change: Change) -> Json:
-    listeners = [_progress_body(progress) for progress in applied_by_live_listeners(service, change)]
+    progress = applied_by_live_listeners(service, change)
     return {
         "id": change.node.id,
         "blocked": service.view.get(change.node.id) is not None,
         "revision": change.revision,
         "at": str(change.at),
-        "applied": sum(listener["applied"] for listener in listeners),
-        "of": len(listeners),
+        "applied": sum(listener.applied for listener in progress),
+        "of": len(progress),
+        "state": state_at_all(service, change, progress),
         "automaticBlocks": service.automatic_blocks.count(service.view.tracker, change.node.id, service.clock()),
         "repeat": None if change.repeat is None else repeat_body(change.repeat),
-        "listeners": listeners,
+        "listeners": list(map(_progress_body, progress)),
     }
 
 

@@ -19,7 +19,7 @@ from blocklist.model.listener import (
     ReportingListener,
     TasksOnBlockedNode,
 )
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node import BlockedNode
 from blocklist.model.tracker import claims_on, find_blocked
 
 EVACUATION_MS: Final = 5 * 60_000
@@ -79,11 +79,11 @@ class DriftMonitor:
                 yield TasksOnBlockedNode(
                     node=node.id,
                     block_start=self._start(node),
-                    evacuates=node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
+                    evacuates=node.evacuates,
                     listener=entry.id,
                     registration=entry.listener.registration_key,
                     lease=entry.listener.lease,
-                    acked=self._has_acked(entry, node) and entry.pending_reason_of(node.id) is None,
+                    acked=self._has_confirmed(entry, node) and entry.pending_reason_of(node.id) is None,
                     refused=entry.refusal_of(node.id),
                     running=counts,
                 )
@@ -109,7 +109,7 @@ class DriftMonitor:
     def _reported_by(self, entry: ListenerEntry) -> Iterator[ReportedState]:
         for name, state in (entry.report.schedulable or {}).items():
             for node in self._blocked(name):
-                if self._has_acked(entry, node):
+                if self._has_confirmed(entry, node):
                     yield _state(node.id, DriftKind.SCHEDULABLE, entry, state)
         for name, state in (entry.report.unschedulable or {}).items():
             if not self._blocked(name):
@@ -122,9 +122,9 @@ class DriftMonitor:
     def _blocked(self, name: str) -> list[BlockedNode]:
         return find_blocked(self._view.tracker, name, self._view.clock())
 
-    def _has_acked(self, entry: ListenerEntry, node: BlockedNode) -> bool:
+    def _has_confirmed(self, entry: ListenerEntry, node: BlockedNode) -> bool:
         """Whether it has acknowledged the node's last change."""
-        return entry.has_acked(self._last_changes.revision_of(node.id, self._view.tracker.revision))
+        return entry.has_confirmed(self._last_changes.revision_of(node.id, self._view.tracker.revision))
 
 
 def _reported_nodes(entry: ListenerEntry) -> int:

@@ -41,6 +41,7 @@ from blocklist.model.names import (
     no_aliases,
     normalize_name,
 )
+from blocklist.model.node import NO_TASKS, BlockState, TaskCount, any_silent, block_state
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.usable_nodes import (
     ListenerNodes,
@@ -135,13 +136,20 @@ class ListenerEntry:
         acked = self.listener.acked
         return acked if acked is not None and self.confirmed else -1
 
-    def has_applied(self, revision: int, node_id: str) -> bool:
-        """Whether the change of the node at `revision` is in force there."""
-        return (
-            self.has_confirmed(revision)
-            and self.refusal_of(node_id) is None
-            and self.pending_reason_of(node_id) is None
+    def state_of(self, revision: int, node_id: str, tasks: TaskCount = NO_TASKS) -> BlockState:
+        """What is known here of the change of the node at `revision`; `tasks` are those of the listener on the node."""
+        confirmed = self.has_confirmed(revision)
+        return block_state(
+            tasks,
+            # Before it has acknowledged the change, it can only have refused an earlier one, or be at it.
+            refused=confirmed and self.refusal_of(node_id) is not None,
+            applied=confirmed and self.pending_reason_of(node_id) is None,
         )
+
+    @property
+    def reports_task_managers(self) -> bool:
+        """Whether it has reported where its TaskManagers run; that it has none is a report, too."""
+        return self.report.task_managers is not None
 
     def refusal_of(self, node_id: str) -> str | None:
         """The reason why it does not carry out the block of this node, reported under any name of the machine."""
@@ -170,7 +178,7 @@ class ListenerEntry:
 
     def applied_at(self, revision: int, node_id: str) -> int | None:
         """When the change of the node was in force (Unix ms); None if it is not, or the time is no longer known."""
-        if not self.has_applied(revision, node_id) or (acked := self.acked_at(revision)) is None:
+        if not self.state_of(revision, node_id).is_applied or (acked := self.acked_at(revision)) is None:
             return None
         return max(acked, self.pending_until.get(node_id, 0))
 
@@ -282,6 +290,22 @@ class ListenerDirectory:
         """Whether any listener, live or not, has a minimum number of usable nodes."""
         return bool(self._with_minimum)
 
+    def any_silent(self) -> bool:
+        """Whether any job may run tasks that it does not report; one that has lapsed may."""
+        now = self.lease_time()
+        jobs = (entry for entry in self._entries.values() if entry.listener.role is ListenerRole.JOB_MASTER)
+        return any_silent(entry.is_live(now) and entry.reports_task_managers for entry in jobs)
+
+    def tasks_on(self, node_id: str, *, silent: bool) -> TaskCount:
+        """The tasks on a node, under any name of the machine. `silent` is what `any_silent` returns: for many nodes."""
+        reported = self._view.task_managers.with_listeners_on(node_id)
+        return TaskCount.of((self.running_tasks(*each) for each in reported), silent=silent)
+
+    def running_tasks(self, task_manager: str, listener: str) -> int | None:
+        """The tasks of a TaskManager as this listener last reported them; None if it does not."""
+        entry = self._entries.get(listener)
+        return None if entry is None else entry.running_tasks.get(task_manager)
+
     def any_pending(self, revision: int, node_ids: Collection[str]) -> bool:
         """Whether any live listener has neither applied nor refused the change of these nodes at `revision`."""
         return any(not _is_settled(entry, revision, node_ids) for entry in self.live())
@@ -289,13 +313,16 @@ class ListenerDirectory:
     def progress(self, revision: int, node_ids: Collection[str]) -> ChangeProgress:
         """Which live listeners have applied the change of these nodes at `revision`."""
         live = sorted(self.live(), key=lambda entry: entry.id)
-        settled = [entry for entry in live if _is_settled(entry, revision, node_ids)]
+        settled = {entry.id for entry in live if _is_settled(entry, revision, node_ids)}
         return ChangeProgress(
             live=len(live),
             refused=[
-                entry.id for entry in settled if any(entry.refusal_of(node_id) is not None for node_id in node_ids)
+                entry.id
+                for entry in live
+                if entry.id in settled
+                and any(entry.state_of(revision, node_id) is BlockState.REFUSED for node_id in node_ids)
             ],
-            pending=[entry.id for entry in live if not _is_settled(entry, revision, node_ids)],
+            pending=[entry.id for entry in live if entry.id not in settled],
         )
 
     def unknown_progress(self) -> ChangeProgress:

@@ -14,7 +14,7 @@ from app.listeners.drift import DriftMonitor
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.listener import Drift, DriftReport
-from blocklist.model.node import BlockAction, TaskCount
+from blocklist.model.node import BlockState, block_state
 from blocklist.model.tracker import find_blocked
 
 # Grouping: events with the same cause and author become one notice, and notices per minute are limited. Pure.
@@ -231,7 +231,7 @@ class TrackedNodes:
         if change.type.frees:
             self._nodes.pop(node.id, None)
             return _event(NoticeKind.FREED, change.type.value, change, by)
-        evacuates = node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+        evacuates = node.evacuates
         before = self._nodes.get(node.id)
         if change.type is ChangeType.BLOCKED or before is None:
             self._nodes[node.id] = TrackedNode(
@@ -299,7 +299,7 @@ class ListenerObserver:
         for blocked in find_blocked(self._view.tracker, name, self._clock()):
             node = self._nodes.get(blocked.id)
             # Before it has acknowledged the change, it can only have refused an earlier one.
-            if node is None or entry.id in node.refused_by or not entry.has_acked(node.revision):
+            if node is None or entry.id in node.refused_by or not entry.has_confirmed(node.revision):
                 continue
             node.refused_by.add(entry.id)
             subject = Subject(NoticeKind.REFUSED, "", node.cause, entry.id)
@@ -308,13 +308,20 @@ class ListenerObserver:
     async def _evacuated(self, live: list[ListenerEntry]) -> list[Event]:
         if not live:
             return []
+        # What all nodes share, once, as there may be many.
+        silent = self._directory.any_silent()
         acked = min(entry.confirmed_revision for entry in live)
         reporting = [entry for entry in live if entry.refused or entry.pending]
         found: list[Event] = []
         for number, (name, node) in enumerate(self._nodes.evacuating()):
             if number % _NODES_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if acked >= node.revision and not self._may_run(name, reporting):
+            state = block_state(
+                self._directory.tasks_on(name, silent=silent),
+                refused=any(entry.refusal_of(name) is not None for entry in reporting),
+                applied=acked >= node.revision and all(entry.pending_reason_of(name) is None for entry in reporting),
+            )
+            if state is BlockState.EMPTY:
                 found += self._mark_evacuated(name, node)
         return found
 
@@ -324,16 +331,6 @@ class ListenerObserver:
             return []
         node.is_evacuated = True
         return [Event(Subject(NoticeKind.EVACUATED, "", node.cause, node.by), name, self._clock())]
-
-    def _may_run(self, name: str, reporting: list[ListenerEntry]) -> bool:
-        if any((entry.refusal_of(name) or entry.pending_reason_of(name)) is not None for entry in reporting):
-            return True
-        reported = self._view.task_managers.with_listeners_on(name)
-        return TaskCount.of(self._running(*each) for each in reported).may_run
-
-    def _running(self, task_manager: str, listener: str) -> int | None:
-        entry = self._directory.get(listener)
-        return None if entry is None else entry.running_tasks.get(task_manager)
 
     def _new_drift(self) -> list[Event]:
         latest = self._drift.latest

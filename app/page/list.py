@@ -20,7 +20,7 @@ from app.page.history import cause_group
 from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
 from app.service import Service, service_of
 from blocklist.model.claims import ANONYMOUS
-from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode, TaskCount
+from blocklist.model.node import ACTION_BY_NAME, BlockedNode, TaskCount
 from blocklist.model.tracker import claims_on, find_blocked
 
 PAGE_SIZE: Final = 100
@@ -70,19 +70,14 @@ class ListRow:
 
     node: BlockedNode
     created_by: str | None
-    task_managers: int
     tasks: TaskCount
     applied: int
     listeners: int
 
     @property
-    def evacuates(self) -> bool:
-        return self.node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-
-    @property
     def settled(self) -> bool:
         """All listeners have applied the block, and no task runs there if the node is evacuated."""
-        return self.applied == self.listeners and not (self.evacuates and self.tasks.may_run)
+        return self.applied == self.listeners and not (self.node.evacuates and self.tasks.may_end)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,11 +115,12 @@ def list_page(service: Service, list_filter: ListFilter) -> ListPage:
     live = service.directory.live()
     acked = sorted(entry.confirmed_revision for entry in live)
     not_in_force = _not_in_force(live, shown)
+    silent = service.directory.any_silent()
     return ListPage(
-        rows=[_row(service, node, acked, not_in_force.get(node.id, ())) for node in shown],
+        rows=[_row(service, node, acked, not_in_force.get(node.id, ()), silent=silent) for node in shown],
         filter=list_filter,
         blocked=len(nodes),
-        evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
+        evacuated=sum(node.evacuates for node in nodes),
         matched=len(matched),
         authors=authors_of(service, nodes),
         listeners=len(acked),
@@ -175,18 +171,18 @@ def _not_in_force(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -
     return not_in_force
 
 
-def _row(service: Service, node: BlockedNode, acked: Sequence[int], not_in_force: Sequence[int]) -> ListRow:
+def _row(
+    service: Service, node: BlockedNode, acked: Sequence[int], not_in_force: Sequence[int], *, silent: bool
+) -> ListRow:
     """`acked` are the acknowledged revisions of the listeners, sorted; `not_in_force` of those that refuse the node, or
     where it is pending.
     """
     last_changes = service.last_changes
     revision = last_changes.revision_of(node.id, service.view.tracker.revision)
-    task_managers = task_managers_on(service, node.id)
     return ListRow(
         node=node,
         created_by=last_changes.created_by(node.id),
-        task_managers=len(task_managers),
-        tasks=TaskCount.of(each.running_tasks for each in task_managers),
+        tasks=service.directory.tasks_on(node.id, silent=silent),
         applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in not_in_force),
         listeners=len(acked),
     )
@@ -295,7 +291,7 @@ class BlockGroup:
     @property
     def evacuated(self) -> int:
         """The number of nodes that are evacuated."""
-        return sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in self.nodes)
+        return sum(node.evacuates for node in self.nodes)
 
     @property
     def canaries(self) -> int:
@@ -328,7 +324,7 @@ class GroupRow:
     @property
     def settled(self) -> bool:
         """All listeners have applied it, and no task runs on a node that is evacuated."""
-        return self.applied == self.listeners and not (self.group.evacuated and self.tasks.may_run)
+        return self.applied == self.listeners and not (self.group.evacuated and self.tasks.may_end)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -447,7 +443,7 @@ async def _group_row(service: Service, group: BlockGroup, reports: Sequence[Repo
         pending=[each.entry.id for each in reports if each.entry.id not in applied.union(refusing)],
         refused=refusing,
         task_managers=task_managers,
-        tasks=TaskCount.of(running),
+        tasks=TaskCount.of(running, silent=bool(group.evacuated) and service.directory.any_silent()),
     )
 
 

@@ -17,18 +17,15 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup, escape
 
-from app.api.node_status import TaskManager, task_managers_on
 from app.page.forms import HtmlRoute, int_param
 from app.page.history import cause_group
 from app.page.list import reported_blocks
-from app.page.node import machine_names
 from app.page.shared import ReaderVisitor, Visitor, in_turns, render_page, shared_of
 from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
-from blocklist.model.listener import ListenerRole
 from blocklist.model.names import normalize_address
-from blocklist.model.node import BlockAction, BlockedNode, TaskCount
+from blocklist.model.node import BlockedNode, BlockState, TaskCount, block_state
 from blocklist.model.tracker import find_blocked
 from blocklist.wire.body import dump_json
 
@@ -71,29 +68,18 @@ UNSETTLED: Final = frozenset({MapState.PENDING, MapState.EVACUATING})
 """States that are expected to change soon, without a change of the list."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockReports:
-    """What listeners report about a block. `complete` is whether all that may run tasks there report them."""
+_STATES: Final = {
+    BlockState.REFUSED: MapState.REFUSED,
+    BlockState.PENDING: MapState.PENDING,
+    BlockState.RUNNING: MapState.EVACUATING,
+    BlockState.UNKNOWN: MapState.UNKNOWN,
+    BlockState.EMPTY: MapState.EVACUATED,
+}
 
-    refused: bool
-    applied: bool
-    tasks: TaskCount
-    complete: bool
 
-
-def state_of_blocked(node: BlockedNode, reports: BlockReports) -> MapState:
+def state_of_blocked(node: BlockedNode, state: BlockState) -> MapState:
     """The state of a blocked host."""
-    if reports.refused:
-        return MapState.REFUSED
-    if not reports.applied:
-        return MapState.PENDING
-    if node.action is BlockAction.MARK_BLOCKED:
-        return MapState.MARKED
-    if reports.tasks.known:
-        return MapState.EVACUATING
-    if reports.tasks.unreported or not reports.complete:
-        return MapState.UNKNOWN
-    return MapState.EVACUATED
+    return MapState.MARKED if state.is_applied and not node.evacuates else _STATES[state]
 
 
 # The rows of the map: hosts by rack, or by what else is known about them. Pure.
@@ -210,13 +196,15 @@ class Hosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reports:
-    """What is the same for all hosts: revisions that live listeners have applied, what they refuse, and silent jobs."""
+    """What all hosts share: the revision that all live listeners have acknowledged, what they refuse, silent jobs.
+
+    `refused` has for each refused node the latest revision that a listener which refuses it has acknowledged.
+    """
 
     acked: int | None
-    refused: frozenset[str]
+    refused: Mapping[str, int]
     pending: frozenset[str]
-    complete: bool
-    lapsed: frozenset[str]
+    silent: bool
 
 
 async def all_hosts(service: Service) -> Hosts:
@@ -263,37 +251,27 @@ async def _blocks(service: Service, spellings: dict[str, str], groups: dict[str,
 async def _reports(service: Service) -> _Reports:
     directory = service.directory
     live = directory.live()
-    jobs = [entry for entry in live if entry.listener.role is ListenerRole.JOB_MASTER]
-    refused, pending = set[str](), set[str]()
+    refused, pending = dict[str, int](), set[str]()
     for each in await reported_blocks(service):
-        refused |= each.refused
+        refused |= {node: max(each.entry.confirmed_revision, refused.get(node, -1)) for node in each.refused}
         pending |= each.pending
-    complete, lapsed = directory.last_reports.hosts()
     return _Reports(
         acked=min((entry.confirmed_revision for entry in live), default=None),
-        refused=frozenset(refused),
+        refused=refused,
         pending=frozenset(pending),
-        # As `blocklist drain` decides that nothing runs there.
-        complete=complete and bool(jobs) and all(entry.report.task_managers is not None for entry in jobs),
-        lapsed=frozenset(lapsed),
+        silent=directory.any_silent(),
     )
 
 
 def _blocked_host(service: Service, node: BlockedNode, reports: _Reports) -> BlockedHost:
     revision = service.last_changes.revision_of(node.id, service.view.tracker.revision)
-    there: Sequence[TaskManager] = task_managers_on(service, node.id)
-    tasks = TaskCount.of(each.running_tasks for each in there)
-    silent = bool(reports.lapsed) and not reports.lapsed.isdisjoint(machine_names(service.inventory, node.id))
-    state = state_of_blocked(
-        node,
-        BlockReports(
-            refused=node.id in reports.refused,
-            applied=node.id not in reports.pending and (reports.acked is None or reports.acked >= revision),
-            tasks=tasks,
-            complete=reports.complete and not silent,
-        ),
+    tasks = service.directory.tasks_on(node.id, silent=reports.silent)
+    state = block_state(
+        tasks,
+        refused=reports.refused.get(node.id, -1) >= revision,
+        applied=node.id not in reports.pending and (reports.acked is None or reports.acked >= revision),
     )
-    return BlockedHost(state, node, tasks)
+    return BlockedHost(state_of_blocked(node, state), node, tasks)
 
 
 async def _not_ready(service: Service, spellings: Mapping[str, str]) -> frozenset[str]:

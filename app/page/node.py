@@ -26,7 +26,7 @@ from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, AssessedEvidence
 from blocklist.model.inventory import Inventory, InventoryNode
 from blocklist.model.listener import Drift, DriftReport, UnknownTasks
 from blocklist.model.names import normalize_name
-from blocklist.model.node import BlockAction, BlockedNode, TaskCount
+from blocklist.model.node import BlockAction, BlockedNode, BlockState, TaskCount, block_state
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.tracker import claims_on
 
@@ -58,6 +58,13 @@ EXPLANATIONS: Final = {
     HostState.FREE: "The node is not blocked.",
 }
 
+_STATES: Final = {
+    BlockState.REFUSED: HostState.REFUSED,
+    BlockState.PENDING: HostState.PENDING,
+    BlockState.UNKNOWN: HostState.UNKNOWN,
+    BlockState.EMPTY: HostState.EMPTY,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class BlockAtListener:
@@ -66,10 +73,6 @@ class BlockAtListener:
     node: BlockedNode
     applied: bool
     refused: str | None
-
-    @property
-    def evacuates(self) -> bool:
-        return self.node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,22 +100,17 @@ def host_state(block: BlockAtListener | None, tasks: TaskCount, *, reports: bool
         return HostState.FREE
     if not reports:
         return HostState.UNKNOWN
-    if block.refused is not None:
-        return HostState.REFUSED
-    if not block.applied:
-        return HostState.PENDING
-    if tasks.known:
-        return HostState.EVACUATING if block.evacuates else HostState.LEFT_ALONE
-    if tasks.unreported:
-        return HostState.UNKNOWN
-    return HostState.EMPTY
+    state = block_state(tasks, refused=block.refused is not None, applied=block.applied)
+    if state is BlockState.RUNNING:
+        return HostState.EVACUATING if block.node.evacuates else HostState.LEFT_ALONE
+    return _STATES[state]
 
 
 def is_settled(block: BlockAtListener | None, tasks: TaskCount) -> bool:
     """Whether the block is refused; or applied, and no task runs or may run there if the node is evacuated."""
     if block is None or block.refused is not None:
         return True
-    return block.applied and not (block.evacuates and tasks.may_run)
+    return block.applied and not (block.node.evacuates and tasks.may_run)
 
 
 def host_rows(
@@ -572,4 +570,6 @@ def _claims_of(owner: str, changes: Sequence[Change]) -> Iterator[tuple[Change, 
 def block_at(service: Service, entry: ListenerEntry, block: BlockedNode) -> BlockAtListener:
     """Whether the listener has applied the last change of a block, or refuses the block."""
     revision = service.last_changes.revision_of(block.id, service.view.tracker.revision)
-    return BlockAtListener(block, entry.has_applied(revision, block.id), entry.refusal_of(block.id))
+    state = entry.state_of(revision, block.id)
+    refused = entry.refusal_of(block.id) if state is BlockState.REFUSED else None
+    return BlockAtListener(block, state.is_applied, refused)

@@ -111,15 +111,13 @@ def _report_block(
 def _report_no_longer_blocked(
     client: BlocklistClient, result: EnsureResult[BlockNodesResult], progress: AppliedCount
 ) -> None:
-    """Raise Exit with code 1 if nodes were unblocked, or left a canary, during the wait: that is applied, too."""
+    """Raise Exit with code 1 if nodes were unblocked, or weakened, during the wait: that is applied, too."""
     changed = {} if result.response is None else result.response.nodes
     expected = {node.id for node in (*result.already_blocked.values(), *changed.values())}
     present = client.snapshot().nodes
     reversed_ids = sorted({*progress.superseded, *(expected - present.keys())})
     for node_id in reversed_ids:
-        is_canary = node_id in present and present[node_id].canary
-        message = messages.only_canary_message if is_canary else messages.no_longer_blocked_message
-        print_message(message(node_id))
+        print_message(messages.weakened_message(node_id, present.get(node_id)))
     if reversed_ids:
         raise typer.Exit(1)
 

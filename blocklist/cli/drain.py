@@ -27,7 +27,7 @@ from blocklist.cli.messages import report_unknown_outcome
 from blocklist.cli.options import known_nodes
 from blocklist.cli.output import escape_unprintable, print_message, print_stderr, use_colour
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
-from blocklist.model.node import BlockAction, BlockedNode, TaskCount
+from blocklist.model.node import BlockAction, BlockedNode, BlockState, block_state
 from blocklist.model.time import format_duration
 
 if TYPE_CHECKING:
@@ -359,21 +359,24 @@ def held_by(occupancy: Occupancy) -> Iterator[str]:
 
 
 def _holder(listener: AppliedBody) -> Holder:
-    tasks = TaskCount.of(each.running_tasks for each in listener.task_managers)
+    tasks = listener.tasks()
     running = f"{_count(tasks.known, 'task')} running" if tasks.known else ""
-    if listener.refused is not None:
+    state = block_state(
+        tasks,
+        refused=listener.refused is not None,
+        applied=listener.applied or listener.refused is not None,
+    )
+    if state is BlockState.REFUSED:
         return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))
-    if not listener.applied:
+    if state is BlockState.PENDING:
         report = f" (last report: {listener.pending_reason})" if listener.pending_reason else ""
         text = ", ".join(filter(None, [f"has not applied it yet{report}", running]))
         return Holder(Hold.PENDING, text, idle=not tasks.may_run)
-    if tasks.known:
+    if state is BlockState.RUNNING:
         return Holder(Hold.RUNNING, running)
-    if tasks.unreported:
-        silent = _count(tasks.unreported, "TaskManager")
-        return Holder(Hold.UNKNOWN, f"unknown: does not report the tasks of {silent}")
-    if listener.role == _JOB and not listener.reports_task_managers:
-        return Holder(Hold.UNKNOWN, "unknown: does not report its TaskManagers")
+    if state is BlockState.UNKNOWN:
+        of = f"the tasks of {_count(tasks.unreported, 'TaskManager')}" if tasks.unreported else "its TaskManagers"
+        return Holder(Hold.UNKNOWN, f"unknown: does not report {of}")
     return Holder(Hold.EMPTY, "nothing runs", idle=True)
 
 

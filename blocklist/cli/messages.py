@@ -27,14 +27,15 @@ def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged:
     return f"{node.id} {verb} {format_end(node.end, now)}{evacuating}{canary}{causes}"
 
 
-def no_longer_blocked_message(node_id: str) -> str:
-    """`n1 is no longer blocked; blocklist history n1 shows why`."""
-    return f"{node_id} is no longer blocked; blocklist history {node_id} shows why"
-
-
-def only_canary_message(node_id: str) -> str:
-    """`n1 is only a canary now; blocklist history n1 shows why`."""
-    return f"{node_id} is only a canary now; blocklist history {node_id} shows why"
+def weakened_message(node_id: str, present: BlockedNode | None) -> str:
+    """`n1 is no longer blocked; blocklist history n1 shows why`; or is only a canary now, or no longer evacuated."""
+    if present is None:
+        what = "is no longer blocked"
+    elif present.canary:
+        what = "is only a canary now"
+    else:
+        what = "was weakened meanwhile" if present.evacuates else "is no longer evacuated"
+    return f"{node_id} {what}; blocklist history {node_id} shows why"
 
 
 def blocked_again_message(node_id: str) -> str:

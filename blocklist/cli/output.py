@@ -296,7 +296,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _tasks(count: TaskCount) -> str:
     """`3`; `3+?` if only some TaskManagers report their tasks; `unknown` if none does."""
-    if not count.unreported:
+    if not count.others_unknown:
         return str(count.known)
     return f"{count.known}+?" if count.reported else "unknown"
 
@@ -385,7 +385,10 @@ STATUSES: ResourceView[NodeStatusBody] = ResourceView(
         "BLOCKED": lambda it: _yes_no(it.blocked),
         "APPLIED": lambda it: f"{it.applied}/{it.of}",
         "TASKS": lambda it: _tasks(
-            TaskCount.of(tm.running_tasks for listener in it.listeners for tm in listener.task_managers)
+            TaskCount.of(
+                (tm.running_tasks for listener in it.listeners for tm in listener.task_managers),
+                silent=it.state == "unknown",
+            )
         ),
     },
     wide_columns={"REVISION": lambda it: str(it.revision), "AT": lambda it: format_timestamp(it.at)},
@@ -437,8 +440,8 @@ APPLIED: ResourceView[AppliedBody] = ResourceView(
         "APPLIED": lambda it: _yes_no(it.applied),
         "AT": lambda it: _optional_timestamp(it.applied_at),
         "AFTER": lambda it: "" if it.late_ms is None else format_duration(it.late_ms),
-        "TASKMANAGERS": lambda it: str(len(it.task_managers)),
-        "TASKS": lambda it: _tasks(TaskCount.of(tm.running_tasks for tm in it.task_managers)),
+        "TASKMANAGERS": lambda it: str(len(it.task_managers)) if not it.is_silent else "unknown",
+        "TASKS": lambda it: _tasks(it.tasks()),
     },
     last_columns={"REFUSED": lambda it: it.refused or ""},
     json=lambda it: it.json_value(),

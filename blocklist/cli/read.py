@@ -291,6 +291,8 @@ def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
         # On stderr: stdout contains only the table.
         applied = f"{status.applied} of {status.of} listeners have applied its last change"
         print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).", *_repeat_lines(status))
+        if status.blocked and status.state == "unknown":
+            print_stderr("It is not known whether tasks run there: not every job reports them.")
         print_stderr(*(f"{it.id} reports: {it.pending_reason}" for it in status.listeners if it.pending_reason))
     print_items(APPLIED, status.listeners, view_options)
 

@@ -49,7 +49,7 @@ class AppliedCount:
     """How many live listeners had applied a change, and their total number.
 
     `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `superseded`
-    are nodes that were unblocked or became canaries meanwhile, or were blocked again if the change unblocked them: then
+    are nodes that were unblocked or weakened meanwhile, or were blocked again if the change unblocked them: then
     `applied` is 0.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from itertools import islice, product
 from typing import Final, Self
 
@@ -75,6 +75,10 @@ class BlockedNode:
     def short_action(self) -> str:
         """`mark`, `mark(canary)` or `evacuate`."""
         return short_action(self.action, canary=self.canary)
+
+    @property
+    def evacuates(self) -> bool:
+        return self.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
     @property
     def permanent(self) -> bool:
@@ -228,32 +232,93 @@ def _checked_id(node_id: str) -> str:
         raise ValueError(error.detail) from None
 
 
-# How many tasks run on a node, as far as their listeners report it.
+# How many tasks run on a node, as far as their listeners report it, and what is known of a block.
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCount:
-    """The sum over the TaskManagers whose tasks are reported, and the numbers of TaskManagers that are and are not."""
+    """The sum over the TaskManagers whose tasks are reported, and the numbers of TaskManagers that are and are not.
+
+    `silent` is whether there may be further TaskManagers, as not every job reports where its own are.
+    """
 
     known: int
     reported: int
     unreported: int
+    silent: bool = False
 
     @classmethod
-    def of(cls, running_tasks: Iterable[int | None]) -> Self:
+    def of(cls, running_tasks: Iterable[int | None], *, silent: bool = False) -> Self:
         """The sum of one number for each TaskManager; None if it is not reported."""
         numbers = list(running_tasks)
         known = [number for number in numbers if number is not None]
-        return cls(sum(known), len(known), len(numbers) - len(known))
+        return cls(sum(known), len(known), len(numbers) - len(known), silent)
+
+    @property
+    def task_managers(self) -> int:
+        return self.reported + self.unreported
+
+    @property
+    def others_unknown(self) -> bool:
+        """Whether there may be tasks that are not reported."""
+        return bool(self.unreported) or self.silent
 
     @property
     def may_run(self) -> bool:
         """Whether a task runs, or may run where none is reported."""
+        return bool(self.known) or self.others_unknown
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a later report is expected to have less."""
         return bool(self.known or self.unreported)
 
     def text(self) -> str:
         """`1 running task`, `3 running tasks, others unknown` or `an unknown number of running tasks`."""
-        if self.unreported and not self.known:
+        if self.others_unknown and not self.known:
             return "an unknown number of running tasks"
         tasks = f"{self.known:,} running task{'' if self.known == 1 else 's'}"
-        return f"{tasks}, others unknown" if self.unreported else tasks
+        return f"{tasks}, others unknown" if self.others_unknown else tasks
+
+
+NO_TASKS: Final = TaskCount(0, 0, 0)
+
+
+class BlockState(StrEnum):
+    """What is known of a block, at one listener or at all of them; first what keeps the node from being drained."""
+
+    REFUSED = "refused"
+    PENDING = "pending"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+    EMPTY = "empty"
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the block is in force, whatever still runs on the node."""
+        return self not in {BlockState.REFUSED, BlockState.PENDING}
+
+
+def block_state(tasks: TaskCount, *, refused: bool, applied: bool) -> BlockState:
+    """What is known of a block: the one place that decides that it is applied, and that nothing runs on its node.
+
+    `applied` is whether its last change is acknowledged, `refused` whether it is not carried out anyway; `tasks`
+    are those on the node.
+    """
+    if refused:
+        return BlockState.REFUSED
+    if not applied:
+        return BlockState.PENDING
+    if tasks.known:
+        return BlockState.RUNNING
+    return BlockState.UNKNOWN if tasks.others_unknown else BlockState.EMPTY
+
+
+def any_silent(jobs: Iterable[bool]) -> bool:
+    """Whether any job may run tasks on nodes where it reports none: see TaskCount.silent.
+
+    `jobs` has for each job, also for those that have lapsed, whether it is live and reports its TaskManagers. Without
+    any job nobody knows what runs.
+    """
+    reporting = list(jobs)
+    return not (reporting and all(reporting))

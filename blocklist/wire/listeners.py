@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from blocklist.model.listener import Report
+from blocklist.model.node import TaskCount
 from blocklist.model.reported_node import ReportedNode
 from blocklist.wire.body import Body, Doc, Json, Millis, camel, matching, with_example
 from blocklist.wire.nodes import NodeBody, RepeatBody
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from blocklist.model.listener import Drift, DriftReport, Listener
 
 ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+BlockStateName = Literal["refused", "pending", "running", "unknown", "empty"]
 
 
 @dataclass(kw_only=True)
@@ -132,6 +134,15 @@ class AppliedBody(Body):
         Doc("Whether it has reported where its TaskManagers run; if not, `taskManagers` is unknown."),
     ] = True
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it may run tasks on the node that it does not report; a ResourceManager runs none itself."""
+        return self.role == "JOB_MASTER" and not self.reports_task_managers
+
+    def tasks(self) -> TaskCount:
+        """Its tasks on the node."""
+        return TaskCount.of((each.running_tasks for each in self.task_managers), silent=self.is_silent)
+
 
 @dataclass(kw_only=True)
 class NodeStatusBody(Body):
@@ -143,6 +154,14 @@ class NodeStatusBody(Body):
     at: Millis
     applied: int
     of: int
+    state: Annotated[
+        BlockStateName,
+        Doc(
+            "What is known of the change at all of them, and of its node: a listener refuses it; one has not applied it"
+            " yet; tasks run there; whether tasks run there is unknown, as not every job reports them; nothing runs"
+            " there."
+        ),
+    ]
     automatic_blocks: Annotated[int, Doc("Number of automatic blocks that count for the duration of the next one.")] = 0
     repeat: Annotated[RepeatBody | None, Doc("Why the present block lasts longer than usual; null if it does not.")] = (
         None

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import all_changes, block, later, now_ms, revision_of
+from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import (
@@ -52,7 +52,7 @@ class TestStatus:
         body = status(listener_client, "a")
         assert before <= int(body.pop("at")) <= now_ms()
         no_repeat = {"automaticBlocks": 0, "repeat": None}
-        applied = {"applied": 0, "of": 0, "listeners": []}
+        applied = {"applied": 0, "of": 0, "state": "unknown", "listeners": []}
         assert body == {"id": "a", "blocked": True, "revision": revision, **applied, **no_repeat}
 
     def test_a_refusal_of_an_earlier_change_is_not_one_of_the_last_change(self, listener_client: httpx.Client) -> None:
@@ -395,6 +395,36 @@ class TestWaiting:
             heartbeat(listener_client, "jm", ackedRevision=all_changes(listener_client)[-1]["revision"])
             answer = waiting.result()
         assert answer.headers["blocklist-applied"] == "0/1"
+        assert answer.headers["blocklist-superseded"] == "a"
+
+    def test_an_evacuation_that_was_weakened_to_a_mark_is_not_applied(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        claims = "/blocklist/nodes/a/claims"
+        listener_client.put(f"{claims}/detection", json=block()).raise_for_status()
+        evacuate = partial(listener_client.put, f"{claims}/ann", json=block(action=EVACUATE))
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(evacuate, headers={"prefer": "wait=25"})
+            wait_until(lambda: all_changes(listener_client)[-1]["type"] == "merged")
+            weakened = listener_client.delete(f"{claims}/ann").raise_for_status()
+            heartbeat(listener_client, "jm", ackedRevision=revision_of(weakened))
+            answer = waiting.result()
+        assert answer.headers["blocklist-applied"] == "0/1"
+        assert answer.headers["blocklist-superseded"] == "a"
+
+    def test_a_claim_that_was_removed_and_made_again_meanwhile_is_not_removed(
+        self, listener_client: httpx.Client
+    ) -> None:
+        register(listener_client, "jm")
+        claims = "/blocklist/nodes/a/claims"
+        listener_client.put(f"{claims}/detection", json=block()).raise_for_status()
+        evacuate = partial(listener_client.put, f"{claims}/ann", json=block(action=EVACUATE))
+        evacuate().raise_for_status()
+        remove = partial(listener_client.delete, f"{claims}/ann", headers={"prefer": "wait=25"})
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(remove)
+            wait_until(lambda: all_changes(listener_client)[-1]["type"] == "narrowed")
+            heartbeat(listener_client, "jm", ackedRevision=revision_of(evacuate().raise_for_status()))
+            answer = waiting.result()
         assert answer.headers["blocklist-superseded"] == "a"
 
     def test_a_canary_that_became_an_ordinary_block_meanwhile_is_applied(self, listener_client: httpx.Client) -> None:

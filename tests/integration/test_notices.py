@@ -90,10 +90,39 @@ def test_evacuated_means_that_all_live_listeners_report_that_nothing_runs(begin:
     heartbeat(client, "app-1", ackedRevision=2)
     begun = "blocklist: 2 nodes blocked (with evacuation)"
     expect(begun)
-    heartbeat(client, "app-2", ackedRevision=2)
+    heartbeat(client, "app-2", ackedRevision=2, taskManagers={})
     expect(begun, "blocklist: b evacuated: nothing runs there any more")
     heartbeat(client, "app-1", **tasks, runningTasks={"t1": 0})
     expect(begun, *(f"blocklist: {node} evacuated: nothing runs there any more" for node in "ab"))
+
+
+@pytest.mark.parametrize("why", ["a job has lapsed", "a job reports no TaskManagers", "no job is registered"])
+def test_what_is_not_known_to_be_empty_is_not_notified_as_evacuated(
+    begin: Begin, clock: RunningClock, target: NoticeReceiver, why: str
+) -> None:
+    client, expect = begin()
+    register(client, "yarn", role=RM, leaseSeconds=3600)
+    if why != "no job is registered":
+        register(client, "app", leaseSeconds=3600)
+        heartbeat(client, "app", taskManagers={})
+        register(client, "silent", leaseSeconds=60)
+    if why == "a job has lapsed":
+        heartbeat(client, "silent", taskManagers={"t1": "a"}, runningTasks={"t1": 7})
+    revision = put(client, "a", action=EVACUATE)
+    for name in ("yarn", "app", "silent")[: 1 if why == "no job is registered" else 3]:
+        heartbeat(client, name, ackedRevision=revision)
+    begun = "blocklist: a blocked (with evacuation)"
+    expect(begun)
+    clock.advance(61 if why == "a job has lapsed" else 1)
+    put(client, "b")  # what comes later is notified
+    expect(begun, "blocklist: b blocked")
+    assert client.get("/blocklist/nodes/a/status").json()["state"] == "unknown"
+    if why != "no job is registered":
+        client.delete("/listeners/silent").raise_for_status()
+        heartbeat(client, "yarn", ackedRevision=revision + 1)
+        heartbeat(client, "app", ackedRevision=revision + 1)
+        expect(begun, "blocklist: b blocked", "blocklist: a evacuated: nothing runs there any more")
+        assert client.get("/blocklist/nodes/a/status").json()["state"] == "empty"
 
 
 def test_a_refusal_names_the_listener_and_its_reason_once(begin: Begin, target: NoticeReceiver) -> None:
@@ -214,6 +243,7 @@ class TestReplicas:
             target.wait_for(*expected, until=services[0].until)
 
         register(one, "slurm", role=RM, leaseSeconds=3600)
+        register(one, "app", leaseSeconds=3600)
         for number, client in enumerate((one, other, one, other)):
             put(client, f"n{number}", cause=str(number))
             expect(f"n{number} blocked")
@@ -222,6 +252,7 @@ class TestReplicas:
         revision = put(other, "e", action=EVACUATE, cause="e")
         expect("e blocked (with evacuation)")
         heartbeat(one, "slurm", ackedRevision=revision)
+        heartbeat(other, "app", ackedRevision=revision, taskManagers={})
         expect("e evacuated: nothing runs there any more")
 
     @pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.long)])

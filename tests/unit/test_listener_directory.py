@@ -20,7 +20,7 @@ from blocklist.model.evidence import TTL_MS, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole, Report
 from blocklist.model.names import ConfirmedNodes
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, BlockState
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.body import dump_json, parse_json
@@ -184,7 +184,7 @@ def test_what_is_reported_under_any_name_of_the_machine_is_not_applied(blocked: 
         reasons = {name: "its last host"}
         directory.apply_report(entry, Report(refused=reasons) if state == "refused" else Report(pending=reasons), 0)
         assert (entry.refusal_of(blocked) or entry.pending_reason_of(blocked)) == "its last host"
-        assert not entry.has_applied(0, blocked)
+        assert entry.state_of(0, blocked) is (BlockState.REFUSED if state == "refused" else BlockState.PENDING)
         assert entry.refusal_of("n2") is None is entry.pending_reason_of("n2")
 
     asyncio.run(scenario())

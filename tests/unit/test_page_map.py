@@ -10,7 +10,6 @@ from app.page.map import (
     MAX_ROW,
     UNREPORTED,
     BlockedHost,
-    BlockReports,
     Group,
     HostMap,
     Hosts,
@@ -22,7 +21,7 @@ from app.page.map import (
     timeline_lines,
 )
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, TaskCount
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, BlockState, TaskCount
 
 NOW = 1_795_276_800_000
 NONE = TaskCount(0, 0, 0)
@@ -34,23 +33,19 @@ def node(name: str = "n1", *, evacuate: bool = True, cause: str = "disk") -> Blo
 
 
 class TestStates:
-    @pytest.mark.parametrize(
-        ("reports", "state"),
-        [
-            (BlockReports(refused=True, applied=True, tasks=TaskCount(3, 1, 0), complete=True), MapState.REFUSED),
-            (BlockReports(refused=False, applied=False, tasks=NONE, complete=True), MapState.PENDING),
-            (BlockReports(refused=False, applied=True, tasks=TaskCount(3, 1, 1), complete=True), MapState.EVACUATING),
-            (BlockReports(refused=False, applied=True, tasks=TaskCount(0, 1, 1), complete=True), MapState.UNKNOWN),
-            (BlockReports(refused=False, applied=True, tasks=NONE, complete=False), MapState.UNKNOWN),
-            (BlockReports(refused=False, applied=True, tasks=TaskCount(0, 1, 0), complete=True), MapState.EVACUATED),
-        ],
-    )
-    def test_evacuated_is_only_what_is_known_to_be_empty(self, reports: BlockReports, state: MapState) -> None:
-        assert state_of_blocked(node(), reports) is state
+    def test_only_what_is_known_to_be_empty_is_evacuated(self) -> None:
+        states = {state: state_of_blocked(node(), state) for state in BlockState}
+        assert states == {
+            BlockState.REFUSED: MapState.REFUSED,
+            BlockState.PENDING: MapState.PENDING,
+            BlockState.RUNNING: MapState.EVACUATING,
+            BlockState.UNKNOWN: MapState.UNKNOWN,
+            BlockState.EMPTY: MapState.EVACUATED,
+        }
 
-    def test_tasks_may_run_where_no_new_ones_start(self) -> None:
-        reports = BlockReports(refused=False, applied=True, tasks=TaskCount(3, 1, 0), complete=False)
-        assert state_of_blocked(node(evacuate=False), reports) is MapState.MARKED
+    @pytest.mark.parametrize("state", [BlockState.RUNNING, BlockState.UNKNOWN, BlockState.EMPTY])
+    def test_tasks_may_run_where_no_new_ones_start(self, state: BlockState) -> None:
+        assert state_of_blocked(node(evacuate=False), state) is MapState.MARKED
 
     def test_each_state_has_a_word(self) -> None:
         assert set(LEGENDS) == set(MapState)

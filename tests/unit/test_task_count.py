@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from blocklist.cli.output import APPLIED
-from blocklist.model.node import TaskCount
+from blocklist.model.node import BlockState, TaskCount, any_silent, block_state
 from blocklist.wire.listeners import AppliedBody
 
 
@@ -24,6 +26,10 @@ def test_the_column_tasks_shows_what_is_not_reported_as_unknown(numbers: list[in
     assert APPLIED.columns["TASKS"](applied_body(numbers)) == cell
 
 
+def test_the_column_tasks_of_a_job_that_reports_no_task_managers_is_unknown() -> None:
+    assert APPLIED.columns["TASKS"](replace(applied_body([]), reports_task_managers=False)) == "unknown"
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [([0], "0 running tasks"), ([1], "1 running task"), ([2000], "2,000 running tasks"),
@@ -35,7 +41,28 @@ def test_a_sentence_says_how_many_tasks_are_unknown(numbers: list[int | None], t
 
 
 @pytest.mark.parametrize(
-    ("numbers", "may_run"), [([], False), ([0, 0], False), ([0, None], True), ([None], True), ([1], True)]
+    ("numbers", "silent", "state"),
+    [
+        ([], False, BlockState.EMPTY),
+        ([0, 0], False, BlockState.EMPTY),
+        ([0, None], False, BlockState.UNKNOWN),
+        ([None], False, BlockState.UNKNOWN),
+        ([], True, BlockState.UNKNOWN),
+        ([0], True, BlockState.UNKNOWN),
+        ([1], False, BlockState.RUNNING),
+        ([1, None], True, BlockState.RUNNING),
+    ],
 )
-def test_tasks_may_run_where_none_are_reported(numbers: list[int | None], may_run: bool) -> None:
-    assert TaskCount.of(numbers).may_run is may_run
+def test_nothing_runs_where_every_job_reports_that(numbers: list[int | None], silent: bool, state: BlockState) -> None:
+    tasks = TaskCount.of(numbers, silent=silent)
+    assert block_state(tasks, refused=False, applied=True) is state
+    assert tasks.may_run is (state is not BlockState.EMPTY)
+    assert block_state(tasks, refused=False, applied=False) is BlockState.PENDING
+    assert block_state(tasks, refused=True, applied=True) is BlockState.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("jobs", "silent"), [([], True), ([True], False), ([True, True], False), ([True, False], True)]
+)
+def test_without_a_job_or_with_a_silent_one_it_is_unknown_what_runs(jobs: list[bool], silent: bool) -> None:
+    assert any_silent(jobs) is silent

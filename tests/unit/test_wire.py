@@ -241,7 +241,8 @@ class TestInvalidBodies:
     def test_the_place_of_a_fault_is_named(self) -> None:
         listener = {"id": "app", "role": "JOB_MASTER", "applied": False, "appliedAt": None, "lateMs": None}
         listener |= {"refused": None, "taskManagers": [{"id": "tm-1", "runningTasks": True}]}
-        status = {"id": "n1", "blocked": True, "revision": 1, "at": "5", "applied": 0, "of": 1, "listeners": [listener]}
+        status = {"id": "n1", "blocked": True, "revision": 1, "at": "5", "applied": 0, "of": 1, "state": "pending"}
+        status["listeners"] = [listener]
         with pytest.raises(InvalidError, match=r"^listeners\.0\.taskManagers\.0\.runningTasks: give an integer\.$"):
             NodeStatusBody.parse(status)
 
