@@ -128,6 +128,12 @@ soak-claims: $(VENV)/dev.stamp
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: release
+
+# Into dist/: wheel and sdist, jar, chart, bill of materials, checksums. From a checkout without changes.
+release: jar
+	$(BIN)/python -m release
+
 openapi: $(VENV)/service.stamp
 	$(BIN)/blocklist openapi > openapi/blocklist.json
 

@@ -21,6 +21,7 @@ LOCKS = {
     "dev": ("--group", "pyproject.toml:dev", *SAME, *SERVICE, "--extra", "telemetry"),
     "kerberos": ("--group", "pyproject.toml:kerberos", *SAME),
     "generators": ("--group", "pyproject.toml:generators"),
+    "release": ("--group", "pyproject.toml:release"),
 }
 
 for name, options in LOCKS.items():
