@@ -128,11 +128,20 @@ soak-claims: $(VENV)/dev.stamp
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-.PHONY: release
+.PHONY: release release-tag test-postgresql
 
 # Into dist/: wheel and sdist, jar, chart, bill of materials, checksums. From a checkout without changes.
 release: jar
 	$(BIN)/python -m release
+
+# Before a release is published: the tag must name the version.
+release-tag: $(VENV)/dev.stamp
+	@test "$(TAG)" = "v$$($(BIN)/python -c 'import blocklist; print(blocklist.__version__)')" \
+	|| { echo "The tag is '$(TAG)', but not the version of blocklist/__init__.py with a v before it."; exit 1; }
+
+# What depends on the version of PostgreSQL. POSTGRESQL_BIN is the folder of another server's programs.
+test-postgresql: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -k postgresql tests/integration tests/unit $(ARGS)
 
 openapi: $(VENV)/service.stamp
 	$(BIN)/blocklist openapi > openapi/blocklist.json

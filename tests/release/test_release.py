@@ -18,7 +18,7 @@ from typing import Final
 
 import httpx
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from blocklist import __version__
 from blocklist.spark.jar import jar_path
@@ -76,7 +76,7 @@ def serving(venv: Path, data: Path) -> Iterator[httpx.Client]:
     """`blocklist serve --data`, as its only argument, outside any checkout."""
     port = free_port()
     own = {name: value for name, value in os.environ.items() if not name.startswith(("BLOCKLIST_", "PYTHON"))}
-    command = [venv / "bin" / "blocklist", "serve", "--data", data]
+    command: list[str | Path] = [venv / "bin" / "blocklist", "serve", "--data", data]
     with subprocess.Popen(command, cwd=venv, env={**own, "BLOCKLIST_PORT": str(port)}) as process:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
@@ -102,7 +102,8 @@ def test_the_same_commit_gives_the_same_bytes(clone: Path, dist: Path) -> None:
 
 
 def test_the_checksums_are_those_of_all_files(dist: Path) -> None:
-    sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
+    lines = [line.split("  ") for line in (dist / "SHA256SUMS").read_text().splitlines()]
+    sums = {name: digest for digest, name in lines}
     assert sums == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in dist.iterdir() if path.name != "SHA256SUMS"
     }
