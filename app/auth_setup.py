@@ -18,8 +18,7 @@ from app.auth.authenticator import (
 from app.net.addresses import is_loopback
 from app.net.service_account_roles import ServiceAccountRoles
 from app.settings import Settings, SettingsError
-from app.store.database import has_valid_token
-from app.store.schema_check import database_exists
+from app.store.database import database_exists, has_valid_token
 from app.store.tokens import TokenStore
 
 if TYPE_CHECKING:

@@ -13,10 +13,7 @@ from app.auth_setup import check_access, make_jwt_verifier
 from app.listeners.reports import read_nodes_file
 from app.logs import configure_logging
 from app.settings import Settings, SettingsError, read_settings
-from app.store.database import renew_history
-from app.store.migration import migrate
-from app.store.schema_check import SchemaError, check_schema
-from app.store.urls import is_postgresql
+from app.store.database import SchemaError, check_schema, is_postgresql, migrate, renew_history
 from blocklist.model.errors import InvalidError
 from blocklist.model.text import json_text, prepare_streams
 

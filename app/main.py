@@ -37,7 +37,7 @@ from app.page import routes
 from app.page.shared import SharedValues
 from app.service import Service, running_service
 from app.settings import Settings
-from app.store.schema_check import check_schema
+from app.store.database import check_schema
 from app.telemetry import telemetry_config
 from app.watch import StreamingApp, run_stream
 

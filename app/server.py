@@ -33,9 +33,7 @@ from app.http.fast_table import FastTableProtocol
 from app.main import HSTS, SECURITY_HEADERS, create_app, unix_millis
 from app.service import Service
 from app.settings import Settings, SettingsError
-from app.store.database import check_not_in_use
-from app.store.schema_check import SchemaError, check_schema
-from app.store.urls import is_postgresql, redacted, sqlite_path
+from app.store.database import SchemaError, check_schema, is_postgresql, redacted, sqlite_file_locked, sqlite_path
 from blocklist.model.errors import UnavailableError
 
 log = structlog.get_logger("blocklist")
@@ -97,7 +95,8 @@ def _listen_error(config: uvicorn.Config, error: OSError) -> SettingsError:
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises SettingsError, SchemaError."""
     check_schema(settings.database_url)
-    check_not_in_use(settings.database_url)
+    with sqlite_file_locked(settings.database_url):
+        pass  # A second service says so at once.
     check_access(settings, unix_millis())
     create_admin_token(settings)
     tls = tls_context(settings)

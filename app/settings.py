@@ -17,7 +17,7 @@ from app.net.addresses import HostPolicy, Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
 from app.net.service_account_roles import ServiceAccountRoles
 from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, parse_pattern
-from app.store import urls
+from app.store.database import check_url
 from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
 from blocklist.model.time import DEFAULT_DURATION, parse_duration_or_forever, to_millis
@@ -253,7 +253,7 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _database(cls, url: str) -> str:
-        return urls.check_url(url)
+        return check_url(url)
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:

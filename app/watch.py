@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.engine.list_view import ListView
 from app.logs import isolated
-from app.store.rows import UnreadableRowError, log_once
 from app.store.store import Store
+from app.store.tables import UnreadableRowError, log_once
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.wire.body import dump_json

@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations run on the connection that app.store.migration provides."""
+"""Alembic's environment: migrations run on the connection that app.store.database provides."""
 
 from alembic import context
 

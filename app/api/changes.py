@@ -13,7 +13,7 @@ from app.api.authentication import REQUIRE_READER, end_with_credential, slots_of
 from app.api.parameters import Limit, MinRevision, Revision, Timestamp
 from app.api.responses import CompactedProblem, JsonResponse, problem_responses
 from app.service import service_of
-from app.store.history_queries import ChangeFilter
+from app.store.queries import ChangeFilter
 from app.store.store import ChangePage, Store
 from app.watch import DIRECT, ChangeFeed, EventStream, StreamResponse, parse_cursor, run_until_disconnect
 from blocklist.model.changes import Change, ChangeType

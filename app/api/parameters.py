@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from app.api.authentication import check_after_wait
 from app.engine.list_view import ListView
 from app.service import Service, service_of
-from app.store.history_queries import PastList
+from app.store.queries import PastList
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_node_id
 from blocklist.wire.body import ID_PATTERN

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from app.engine.broadcast import Broadcast
 from app.engine.cached_list import CachedList
 from app.engine.table_view import TableView
-from app.store.history_queries import PastList
-from app.store.queries import LastChange
+from app.store.queries import LastChange, PastList
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, live_claims
 from blocklist.model.names import Aliases, Multimap, NameIndex, first_label, no_aliases

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from app.page.forms import HtmlRoute, int_param
 from app.page.shared import ReaderVisitor, render_page, shared_of
 from app.service import Service, service_of
-from app.store.history_queries import ChangeFilter
+from app.store.queries import ChangeFilter
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import BlockAction, BlockedNode
 

@@ -34,8 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from app.store import queries
 from app.store.queries import Topic, current_version
-from app.store.rows import missing_row, read_row, read_rows, readable_rows
-from app.store.tables import listeners, replicas, reports, versions
+from app.store.tables import listeners, missing_row, read_row, read_rows, readable_rows, replicas, reports, versions
 from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import Listener, ListenerRole
 

@@ -26,7 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.logs import isolated
-from app.store.error_translation import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
+from app.store.errors import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
 from app.store.queries import (
     PROBE_STATEMENTS,
     LogTail,

@@ -12,11 +12,10 @@ from typing import ClassVar, Final, TypeVar
 import structlog
 from sqlalchemy.engine import Connection
 
-from app.store import history_queries, listeners, queries, tokens
-from app.store.circuit_breaker import CircuitBreaker
-from app.store.history_queries import ALL, ChangeFilter, LoggedNames, PastList
+from app.store import listeners, queries, tokens
+from app.store.errors import CircuitBreaker
 from app.store.listeners import ListenerStore
-from app.store.queries import LoadedState, LogTail, Topic
+from app.store.queries import ALL, ChangeFilter, LoadedState, LoggedNames, LogTail, PastList, Topic
 from app.store.tokens import TokenStore
 from blocklist.model.changes import Change
 from blocklist.model.errors import CompactedError
@@ -141,7 +140,7 @@ class Store(ABC):
     ) -> list[Change]:
         """At most `limit` changes, the newest first; optionally of one node, or before a revision."""
         criteria = await self._with_other_names(ChangeFilter(node_id=node_id))
-        return await self.read(lambda connection: history_queries.latest_changes(connection, criteria, before, limit))
+        return await self.read(lambda connection: queries.latest_changes(connection, criteria, before, limit))
 
     async def list_at(self, timestamp: int) -> PastList:
         """The list at a time (Unix ms) in the past. Raises CompactedError if the log does not reach back to it."""
@@ -181,24 +180,24 @@ def _check_rows(connection: Connection) -> None:
 
 def _page(connection: Connection, since: int, limit: int, criteria: ChangeFilter) -> ChangePage:
     compacted = queries.compacted_revision(connection)
-    return ChangePage(changes=history_queries.changes_matching(connection, criteria, since, limit), compacted=compacted)
+    return ChangePage(changes=queries.changes_matching(connection, criteria, since, limit), compacted=compacted)
 
 
 def _list_at(connection: Connection, timestamp: int) -> PastList:
-    oldest = history_queries.oldest_change(connection)
+    oldest = queries.oldest_change(connection)
     if oldest is not None and timestamp < oldest[1]:
         raise CompactedError(
             f"The list at {timestamp} is no longer known: the log begins at {oldest[1]}, with revision {oldest[0]}.",
             oldest=oldest[0],
         )
-    return history_queries.list_at(connection, timestamp)
+    return queries.list_at(connection, timestamp)
 
 
 def _compact(connection: Connection, removable: tuple[int, int] | None) -> int:
     if removable is None or not queries.try_compaction_lock(connection):
         return 0
     number, last = removable
-    history_queries.advance_base(connection, last)
+    queries.advance_base(connection, last)
     queries.delete_changes(connection, last)
     return number
 

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import cache, lru_cache
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, and_, literal_column
+import structlog
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Row, String, Table, Text, and_, literal_column
+
+from blocklist.model.changes import ChangeType, Source
+from blocklist.model.claims import Claim, Claims, Repeat, author_claim, is_author_claim, merge_claims
+from blocklist.model.errors import InvalidError, UnavailableError
+from blocklist.model.listener import ListenerRole
+from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.roles import Role
+from blocklist.wire.body import dump_json
+
+log = structlog.get_logger(__name__)
 
 metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
 
@@ -165,3 +180,159 @@ versions = Table(
     Column("version", BigInteger, nullable=False),
     comment="A version for each topic that replicas share, incremented by each transaction on it.",
 )
+
+
+# The claims on a node in a column of the database: a JSON array.
+
+
+def dump_claims(claims: Claims) -> str:
+    """The claims as JSON."""
+    fields = [
+        {
+            "owner": claim.owner,
+            "author": claim.author,
+            "action": claim.block.action.name,
+            "start": claim.block.start,
+            "end": claim.block.end,
+            "cause": claim.block.cause,
+            **({"canary": True} if claim.block.canary else {}),
+            **({} if claim.repeat is None else {"repeat": asdict(claim.repeat)}),
+        }
+        for claim in claims
+    ]
+    return dump_json(fields).decode()
+
+
+def dump_block_claims(claims: Claims, node: BlockedNode, author: str | None) -> str | None:
+    """The column of the claims that make this block. Null if the other columns say it all: one claim, of the author."""
+    return None if not node.canary and is_author_claim(claims, author, node) else dump_claims(claims)
+
+
+def load_claims(text: str | None, node: BlockedNode, author: str | None) -> Claims:
+    """The claims that make this block.
+
+    Raises ValueError, KeyError or TypeError for what `dump_block_claims` does not write.
+    """
+    if text is None:
+        return author_claim(author, node)
+    claims = load_dismissed(text, node.id)
+    if merge_claims(claims).end != node.end:
+        raise ValueError("the claims do not make the block")
+    return claims
+
+
+def with_canary(node: BlockedNode, claims: Claims) -> BlockedNode:
+    """The node of these claims: it has no column for `canary`."""
+    return replace(node, canary=True) if claims and all(claim.block.canary for claim in claims) else node
+
+
+def load_dismissed(text: str | None, node_id: str) -> Claims:
+    """The claims that a change dismissed. As `load_claims`, but they need not make a block."""
+    if text is None:
+        return ()
+    value = json.loads(text)
+    if not isinstance(value, list) or not value:
+        raise ValueError("there are no claims")
+    return tuple(_claim(node_id, **fields) for fields in value)
+
+
+def _claim(
+    node_id: str,
+    *,
+    owner: str,
+    author: str | None,
+    action: str,
+    cause: str,
+    canary: bool = False,
+    repeat: dict[str, Any] | None = None,
+    **times: Any,
+) -> Claim:
+    if not isinstance(owner, str) or not isinstance(author, str | None):
+        raise TypeError("an owner or author is not text")
+    if not isinstance(canary, bool):
+        raise TypeError("canary is not a boolean")
+    start, end = times["start"], times["end"]
+    block = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause, canary=canary)
+    return Claim(owner=owner, author=author, block=block, repeat=None if repeat is None else Repeat(**repeat))
+
+
+# Reads rows into values. SQLite stores any value in any column, and an operator may edit a row by hand.
+
+T = TypeVar("T")
+
+_CHOICES: Final[Mapping[Column[Any], Container[object]]] = {
+    blocked_nodes.c.action: BlockAction.__members__,
+    log_base.c.action: BlockAction.__members__,
+    changes.c.action: BlockAction.__members__,
+    changes.c.type: set(ChangeType),
+    changes.c.source: set(Source),
+    listeners.c.role: set(ListenerRole),
+    tokens.c.role: set(Role),
+    sessions.c.role: set(Role),
+}
+
+
+class UnreadableRowError(UnavailableError):
+    """A row has a value that cannot be read. The message names table, row and column, and says what to do."""
+
+
+def read_row(table: Table, row: Row[Any], make: Callable[[Row[Any]], T]) -> T:
+    """What `make` makes of a row with the columns of `table`. Raises UnreadableRowError."""
+    if not all(map(isinstance, row, _types(table))):
+        raise UnreadableRowError(_describe(table, row))
+    try:
+        return make(row)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UnreadableRowError(_describe(table, row, error)) from error
+
+
+def read_rows(table: Table, rows: Iterable[Row[Any]], make: Callable[[Row[Any]], T]) -> list[T]:
+    """The same for rows. Raises UnreadableRowError at the first that cannot be read."""
+    return [read_row(table, row, make) for row in rows]
+
+
+def readable_rows(table: Table, rows: Iterable[Row[Any]], make: Callable[[Row[Any]], T]) -> Iterator[T]:
+    """The same for those rows that can be read; each of the others is logged once."""
+    for row in rows:
+        try:
+            yield read_row(table, row, make)
+        except UnreadableRowError as error:
+            log_once(error.detail)
+
+
+@lru_cache(1000)
+def log_once(detail: str) -> None:
+    """Log a row that is skipped, not each time that it is read."""
+    log.error("a row of the database is skipped", reason=detail)
+
+
+def missing_row(table: Table) -> UnreadableRowError:
+    """The error for a table that has lost its row."""
+    return UnreadableRowError(f"The table {table.name} of the database lacks a row: restore a backup.")
+
+
+@cache
+def _types(table: Table) -> tuple[tuple[type, ...], ...]:
+    return tuple(_types_of(column) for column in table.c)
+
+
+def _types_of(column: Column[Any]) -> tuple[type, ...]:
+    kind = column.type.python_type
+    return (kind, type(None)) if column.nullable else (kind,)
+
+
+def _describe(table: Table, row: Row[Any], error: Exception | None = None) -> str:
+    values = dict(zip(table.c.keys(), row, strict=True))
+    key = ", ".join(f"{column.name} {values[column.name]!r}" for column in table.primary_key)
+    wrong = next((column for column in table.c if not _is_valid(column, values[column.name])), None)
+    where = f" in column {wrong.name}" if wrong is not None else ""
+    why = f" ({error.detail.rstrip('.')})" if isinstance(error, InvalidError) and wrong is None else ""
+    return (
+        f"The table {table.name} of the database has a row ({key}) with an invalid value{where}{why}: correct the"
+        " value, or delete the row, or restore a backup."
+    )
+
+
+def _is_valid(column: Column[Any], value: object) -> bool:
+    choices = _CHOICES.get(column)
+    return isinstance(value, _types_of(column)) and (value is None or choices is None or value in choices)

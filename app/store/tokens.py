@@ -11,8 +11,7 @@ from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store.queries import Topic
-from app.store.rows import read_rows, readable_rows
-from app.store.tables import sessions, tokens
+from app.store.tables import read_rows, readable_rows, sessions, tokens
 from blocklist.model.claims import check_owner_pattern
 from blocklist.model.roles import Role, Token
 

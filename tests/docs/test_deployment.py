@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.settings import Settings, read_settings
-from app.store.urls import is_postgresql
+from app.store.database import is_postgresql
 from tests import debian
 from tests.integration.process import ROOT, environment, run_app
 

@@ -31,7 +31,7 @@ from app.main import create_app
 from app.server import uvicorn_config
 from app.settings import Settings, SettingsError, read_settings
 from app.store import postgresql
-from app.store.urls import sqlite_path
+from app.store.database import sqlite_path
 
 _DATABASE_TIMEOUT: Final = "30s"
 _STALL_SECONDS: Final = 60.0

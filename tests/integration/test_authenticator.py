@@ -19,8 +19,7 @@ from app.auth.authenticator import (
 from app.auth.credential import Credential, Principal
 from app.auth.sessions import LIFETIME_MS, Sessions
 from app.main import unix_millis
-from app.store.database import make_store
-from app.store.migration import migrate
+from app.store.database import make_store, migrate
 from blocklist.model.errors import NotFoundError, UnauthorizedError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role

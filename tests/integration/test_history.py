@@ -13,8 +13,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.store.history_queries import ChangeFilter, changes_matching
-from app.store.sql_engines import make_engine
+from app.store.database import make_engine
+from app.store.queries import ChangeFilter, changes_matching
 from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases

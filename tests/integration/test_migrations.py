@@ -22,12 +22,17 @@ from app.auth.authenticator import create_admin_token_file
 from app.listeners import replication
 from app.main import create_app
 from app.settings import Settings
-from app.store.migration import migrate
+from app.store.database import (
+    MIGRATIONS,
+    SchemaError,
+    check_schema,
+    is_postgresql,
+    latest_revision,
+    make_blocking_engine,
+    migrate,
+)
 from app.store.queries import DISMISSALS
-from app.store.schema_check import MIGRATIONS, SchemaError, check_schema, latest_revision
-from app.store.sql_engines import make_blocking_engine
 from app.store.tables import metadata
-from app.store.urls import is_postgresql
 from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, revision_of
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.in_process import ManualClock
@@ -92,8 +97,8 @@ def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, folder)
     (folder / "versions" / "9999_later.py").write_text(LATER_VERSION)
-    monkeypatch.setattr("app.store.schema_check.MIGRATIONS", folder)
-    monkeypatch.setattr("app.store.migration.MIGRATIONS", folder)
+    monkeypatch.setattr("app.store.database.MIGRATIONS", folder)
+    monkeypatch.setattr("app.store.database.MIGRATIONS", folder)
     return "9999_later"
 
 

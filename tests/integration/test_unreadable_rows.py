@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.auth.authenticator import create_admin_token_file
-from app.store.rows import UnreadableRowError
+from app.store.tables import UnreadableRowError
 from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list
 from tests.integration.conftest import StartInProcess

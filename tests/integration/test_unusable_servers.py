@@ -12,8 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.store.migration import MIGRATION_LOCK, migrate
-from app.store.schema_check import SchemaError, check_schema, schema_revision
+from app.store.database import MIGRATION_LOCK, SchemaError, check_schema, migrate, schema_revision
 from tests.integration.bodies import all_changes, block, current_list
 from tests.integration.databases import Databases
 from tests.integration.problems import problem_of

@@ -14,8 +14,7 @@ from alembic.config import Config
 from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 
-from app.store.schema_check import MIGRATIONS
-from app.store.sql_engines import make_blocking_engine
+from app.store.database import MIGRATIONS, make_blocking_engine
 
 ROWS: Final = Path(__file__).parent
 """`<revision>.sql`: rows written by the service with that schema, for SQLite and PostgreSQL."""

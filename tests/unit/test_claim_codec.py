@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.store.claim_codec import dump_block_claims, load_claims, with_canary
+from app.store.tables import dump_block_claims, load_claims, with_canary
 from blocklist.model.claims import Claim, author_claim
 from blocklist.model.node import BlockAction, BlockedNode
 

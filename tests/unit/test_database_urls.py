@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from app.settings import Settings, SettingsError, read_settings
-from app.store.urls import check_url, redacted
+from app.store.database import check_url, redacted
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from app.api.changes import PAGE_CHANGES, NdjsonExport
-from app.store.history_queries import ALL, ChangeFilter
+from app.store.queries import ALL, ChangeFilter
 from app.store.store import ChangePage, Store
 from app.watch import ChangeFeed
 from blocklist.model.changes import Change, ChangeType
