@@ -146,7 +146,7 @@ class Service:
         # Changes of the list: `publish` and `reset` below follow them
         self._change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
         self._notices = self._make_notices(ownership)
-        self.handler = BlocklistHandler(tracker, store, clock, self, replica=store.replica, measured=metrics.commit)
+        self.handler = BlocklistHandler(tracker, store, clock, self, measured=metrics.commit)
         self.limit_guard = LimitGuard(settings.limits, self.usable_nodes, self.inventory, metrics.count_refused)
         self._evidence_blocker = EvidenceBlocker(
             self.evidence,
@@ -269,7 +269,6 @@ class Service:
         await self.store.listen(
             {
                 Topic.CHANGES: self.handler.notify_remote_change,
-                Topic.CONTENTION: self.handler.notify_contention,
                 Topic.LISTENERS: self._listener_writer.notify_remote_change,
                 Topic.TOKENS: self.authenticator.notify_remote_change,
             }

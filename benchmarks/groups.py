@@ -4,7 +4,7 @@ GROUPS = {
     "reads": "GET /blocklist from 64 connections, compared with nginx, bare ASGI and Flink.",
     "sizes": "GET /blocklist of 1, 100 and 10,000 nodes: throughput and CPU.",
     "writes": "Durable PUTs, compared with etcd and with the disk.",
-    "replicas": "Durable PUTs on PostgreSQL, compared with SQLite; two and three replicas, compared with one.",
+    "replicas": "Durable PUTs on PostgreSQL, compared with SQLite; replicas that change the list at the same time.",
     "mixed": "GET /blocklist while the list changes 100 times per second.",
     "polls": "10,000 drivers that poll the list every five seconds.",
     "drivers": "10,000 drivers that wait for the next table: at rest, and one change.",

@@ -106,7 +106,7 @@ class Authenticator:
                 self._reloaded_at = loop.time()
                 await self.refresh()
 
-    def notify_remote_change(self, _replica: str | None = None) -> None:
+    def notify_remote_change(self) -> None:
         """Another replica has created or revoked a token."""
         self._remote_change = True
         self.tokens_changed.notify_all()

@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from app.engine.turns import Turns
 from app.logs import isolated, with_request_id
-from app.store.queries import LoadedState, StaleError
+from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
@@ -31,10 +29,12 @@ MAX_QUEUED: Final = 10_000
 """Maximum number of commands that wait for the database; further ones get 503."""
 MAX_BATCH: Final = 1000
 """Maximum number of commands in one transaction: bounds how long later commands wait."""
-ANNOUNCED_LOSSES: Final = 5
-"""Number of stale commits of a batch after which a replica asks the others to wait for it."""
-MAX_RETRY_SECONDS: Final = 10.0
-"""How long a batch is tried again while other replicas commit first: less than a proxy waits for a response."""
+MAX_LOSSES: Final = 3
+"""How often a batch is committed after other replicas' changes without a lock: one of several near ones soon wins."""
+LOCKING_FACTOR: Final = 40
+"""Then it locks the log at once, for this many times as long as it was losing: a near one only for a moment."""
+MAX_LOCKED_ATTEMPTS: Final = 3
+"""More than one is needed only if there is much to read, or the history has changed."""
 
 
 class Publisher(Protocol):
@@ -84,8 +84,8 @@ class BlocklistHandler:
     - Outcomes are reported after the commit. This holds for refusals, too: a refusal may be based on a change of the
       same transaction, or of another replica.
     - Replicas use optimistic concurrency: a commit succeeds only if its changes follow the end of the log. Otherwise
-      the replica reads the newer changes and runs the commands again on a new draft.
-    - Replicas that contend take turns (app.engine.turns).
+      the replica reads the newer changes and runs the commands again on a new draft. One that is far from the database
+      would lose for ever to others that are near: it locks the log.
     """
 
     def __init__(
@@ -95,7 +95,6 @@ class BlocklistHandler:
         clock: Callable[[], int],
         publisher: Publisher,
         *,
-        replica: str,
         measured: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`measured` is entered for each commit."""
@@ -108,8 +107,8 @@ class BlocklistHandler:
         self._wake = asyncio.Event()
         self._closed = False
         self._behind = False
+        self._locks_until = 0.0
         self._last_change: Change | None = None
-        self._turns = Turns(replica)
 
     def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
         """Queue a command; the future is its outcome.
@@ -134,17 +133,10 @@ class BlocklistHandler:
         """Number of commands that wait for a transaction."""
         return len(self._queue)
 
-    def notify_remote_change(self, replica: str | None = None) -> None:
+    def notify_remote_change(self) -> None:
         """Read the log: another replica may have committed, or a commit of this one without an answer."""
         self._behind = True
-        if replica is not None:
-            self._turns.note_commit(replica)
         self._wake.set()
-
-    def notify_contention(self, replica: str | None = None) -> None:
-        """Other replicas keep committing before this one."""
-        if replica is not None:
-            self._turns.note_contender(replica)
 
     async def run(self) -> None:
         """Execute commands until `close`, then the rest of the queue. May be called again after an exception."""
@@ -157,7 +149,6 @@ class BlocklistHandler:
                 with suppress(UnavailableError):
                     await self._catch_up()
             while self._queue:
-                await self._turns.wait()
                 await self._collect_batch()
                 batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
                 await self._execute_batch(batch)
@@ -203,33 +194,44 @@ class BlocklistHandler:
                 return draft
 
     async def _commit(self, batch: list[_QueuedCommand]) -> None:
-        deadline = time.monotonic() + MAX_RETRY_SECONDS
-        for losses in count(1):
-            if self._behind:
-                await self._catch_up()
-            draft = self._apply_commands(batch)
-            started_at = time.monotonic()
-            try:
-                with self._measured():
-                    await self._store.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
-            except StaleError:
-                self._behind = True
-                self._turns.note_stale_commit()
-                if time.monotonic() > deadline:
-                    raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1) from None
-                # One that always wins, as it is faster or nearer to the database, does not know that this one tries.
-                if losses >= ANNOUNCED_LOSSES:
-                    await self._store.announce_contention()
-                await self._turns.wait()
-                continue
-            except BaseException:
-                # The commit may have succeeded without an answer.
-                self._behind = True
-                raise
-            if draft.changes:
-                self._turns.note_own_commit(time.monotonic() - started_at)
-            self._advance(draft.changes, from_log=False)
-            return
+        try:
+            self._advance(await self._commit_changes(batch), from_log=False)
+        except BaseException:
+            # The commit may have succeeded without an answer.
+            self._behind = True
+            raise
+
+    async def _commit_changes(self, batch: list[_QueuedCommand]) -> list[Change]:
+        begun_at = time.monotonic()
+        if begun_at > self._locks_until:
+            for _ in range(MAX_LOSSES):
+                if self._behind:
+                    await self._catch_up()
+                try:
+                    return await self._try_commit(batch)
+                except StaleError:
+                    self._behind = True
+            now = time.monotonic()
+            self._locks_until = now + LOCKING_FACTOR * (now - begun_at)
+        return await self._commit_locked(batch)
+
+    async def _commit_locked(self, batch: list[_QueuedCommand]) -> list[Change]:
+        """Other replicas wait meanwhile, for two round trips to the database."""
+        for _ in range(MAX_LOCKED_ATTEMPTS):
+            with suppress(StaleError):
+                async with self._store.locked(self._tracker.revision) as tail:
+                    if not self._follow(tail) or self._tracker.revision != tail.revision:
+                        raise StaleError("there is more to read")
+                    return await self._try_commit(batch)
+            await self._catch_up()
+        raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1)
+
+    async def _try_commit(self, batch: list[_QueuedCommand]) -> list[Change]:
+        """Commit the changes of the batch, and return them. Raises StaleError if they do not follow the log."""
+        draft = self._apply_commands(batch)
+        with self._measured():
+            await self._store.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
+        return draft.changes
 
     async def _catch_up(self) -> None:
         """Apply the changes that the log has after the tracker's revision."""
@@ -245,17 +247,28 @@ class BlocklistHandler:
         """Apply one page of them; return whether the tracker is at the end of the log."""
         tracker = self._tracker
         tail = await self._store.tail(tracker.revision)
-        lost = tail.revision < tracker.revision or (self._last_change and tail.last and tail.last != self._last_change)
-        if tail.history == tracker.history and lost:
-            # After a failover to a standby that was behind, revisions mean other changes than before.
+        if tail.history == tracker.history and self._has_lost_changes(tail):
             log.error("the database has lost acknowledged changes; starting a new history")
             await self._store.renew_history(tracker.history)
-        if tail.history != tracker.history or lost or tail.is_compacted_after(tracker.revision):
+        if not self._follow(tail):
             await self._reload()
+            return False
+        return tracker.revision == tail.revision
+
+    def _has_lost_changes(self, tail: LogTail) -> bool:
+        """After a failover to a standby that was behind, revisions mean other changes than before."""
+        other = self._last_change is not None and tail.last is not None and tail.last != self._last_change
+        return other or tail.revision < self._tracker.revision
+
+    def _follow(self, tail: LogTail) -> bool:
+        """Apply the changes of the tail; False if they do not continue the list in memory."""
+        tracker = self._tracker
+        continues = tail.history == tracker.history and not self._has_lost_changes(tail)
+        if not continues or tail.is_compacted_after(tracker.revision):
             return False
         self._last_change = tail.last or self._last_change
         self._advance(tail.changes, from_log=True)
-        return tracker.revision == tail.revision
+        return True
 
     async def _reload(self) -> None:
         loaded = await self._store.load()

@@ -331,7 +331,7 @@ class ListenerWriter:
             for entry in self._directory.entries:
                 entry.confirmed = False
 
-    def notify_remote_change(self, _replica: str | None = None) -> None:
+    def notify_remote_change(self) -> None:
         """Another replica has written something about listeners."""
         self._sync_due = True
         self._unsaved.urgent.set()

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 import structlog
+from psycopg.pq import TransactionStatus
 from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, insert, not_, or_, select, true, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import dialect
@@ -84,6 +85,8 @@ class PostgresStore(Store):
         )
         # A read with several queries needs one snapshot: a compaction in between would look like a gap.
         self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        # If this replica stalls with the log locked, the others go on before they take that for an outage.
+        self._stall_seconds = min(STALL_SECONDS, timeout_seconds / 2)
         self._committer: psycopg.AsyncConnection | None = None
         self._in_flight: set[psycopg.AsyncConnection] = set()
 
@@ -153,10 +156,16 @@ class PostgresStore(Store):
         async with self._on_committer() as connection:
             return await _log_tail(connection, since, MAX_TAIL)
 
-    async def announce_contention(self) -> None:
+    @asynccontextmanager
+    async def locked(self, since: int) -> AsyncIterator[LogTail]:
         async with self._on_committer() as connection:
-            note = f"{Topic.CONTENTION} {self.replica}"
-            await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, note))
+            try:
+                yield await _locked_tail(connection, since, MAX_TAIL, self._stall_seconds)
+                if connection.info.transaction_status != TransactionStatus.IDLE:
+                    await connection.execute("COMMIT")
+            except BaseException:
+                await self._drop_committer()
+                raise
 
     @asynccontextmanager
     async def _on_committer(self) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -302,10 +311,14 @@ _CONSTANTS: Final = {name: value for name, value in _compiled_commit.params.item
 async def _write_changes(
     connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
 ) -> None:
-    """Write the changes; the connection must have autocommit. Raises StaleError if they do not follow the log."""
+    """Write the changes, and end the transaction if there is one. Raises StaleError if they do not follow the log."""
     columns = dict(zip(_COLUMNS, map(_array, zip(*map(log_row, new), strict=True)), strict=True))
     parameters = {**_CONSTANTS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
-    cursor = await connection.execute(_COMMIT, parameters)
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        cursor = await connection.execute(_COMMIT, parameters)
+    else:
+        # In one message, as others wait: it is not prepared, but saves a round trip.
+        cursor = await psycopg.AsyncClientCursor(connection).execute(f"{_COMMIT}; COMMIT", parameters)
     if cursor.rowcount != 1:
         raise StaleError(f"the log is not at revision {after}")
 
@@ -344,11 +357,31 @@ def _tail_statement() -> Any:
 _TAIL: Final = str(_tail_statement().compile(dialect=dialect()))  # type: ignore[no-untyped-call]
 
 
+_LOCK: Final = """
+BEGIN;
+SET LOCAL idle_in_transaction_session_timeout = %(stall)s;
+SELECT FROM log_head FOR UPDATE;
+"""
+
+
 async def _log_tail(connection: psycopg.AsyncConnection, since: int, limit: int) -> LogTail:
     """See queries.log_tail. SQLAlchemy's pool and a REPEATABLE READ transaction would cost four round trips."""
     cursor = connection.cursor(binary=True)
     await cursor.execute(_TAIL, {"since": since, "rows": limit + 1})
-    rows = await cursor.fetchall()
+    return _as_tail(await cursor.fetchall(), since, limit)
+
+
+async def _locked_tail(connection: psycopg.AsyncConnection, since: int, limit: int, stall_seconds: float) -> LogTail:
+    """Begin a transaction with the log locked, and read the tail, in one round trip."""
+    cursor = psycopg.AsyncClientCursor(connection)  # several statements cannot have parameters
+    stall = max(1, round(stall_seconds * 1000))
+    await cursor.execute(_LOCK + _TAIL, {"stall": stall, "since": since, "rows": limit + 1})
+    while cursor.nextset():
+        pass
+    return _as_tail(await cursor.fetchall(), since, limit)
+
+
+def _as_tail(rows: Sequence[Sequence[Any]], since: int, limit: int) -> LogTail:
     history, revision, *_ = rows[0]
     found = [change_from_values(*values) for _, _, *values in rows if values[0] is not None]
     return LogTail.beginning_at(since, found, history=history, revision=revision, limit=limit)
@@ -424,7 +457,7 @@ class Notifications:
                 async for note in connection.notifies(timeout=POLL_SECONDS):
                     topic, _, replica = note.payload.partition(" ")
                     if replica != self._replica:
-                        _notify(callbacks, topic, replica)
+                        _notify(callbacks, topic)
         finally:
             await connection.close()
 
@@ -442,12 +475,12 @@ class Notifications:
                 _notify(callbacks, topic)
 
 
-def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str, replica: str | None = None) -> None:
+def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str) -> None:
     """Call the callback of a topic. A replica of a later version may have topics that this one does not know."""
     for known, callback in callbacks.items():
         if known == topic:
             with isolated(f"notification of {topic}"):
-                callback(replica)
+                callback()
 
 
 # Connections: opening them, and deadlines for what runs on them.

@@ -81,7 +81,6 @@ class Topic(StrEnum):
     """What replicas notify each other about. LISTENERS and TOKENS have a version in the table `versions`."""
 
     CHANGES = "changes"
-    CONTENTION = "contention"
     LISTENERS = "listeners"
     TOKENS = "tokens"
 

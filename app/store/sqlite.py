@@ -101,9 +101,6 @@ class SqliteStore(Store):
     async def tail(self, since: int) -> LogTail:
         return await self.read(lambda connection: log_tail(connection, since, MAX_TAIL))
 
-    async def announce_contention(self) -> None:
-        """There are no other replicas."""
-
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """There are no other replicas."""
 

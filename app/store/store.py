@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Final, TypeVar
@@ -30,8 +31,8 @@ MAX_TAIL: Final = 1000
 """Maximum number of changes that a replica reads from the log at once."""
 
 
-OnRemoteChange = Callable[[str | None], None]
-"""Called with the replica that has written on a topic, or None if one may have; must not block."""
+OnRemoteChange = Callable[[], None]
+"""Called when another replica has written on a topic, or may have; must not block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +86,14 @@ class Store(ABC):
         Raises queries.StaleError unless the log is at revision `after` of this history, also for no changes.
         """
 
+    @asynccontextmanager
+    async def locked(self, since: int) -> AsyncIterator[LogTail]:
+        """The `tail`, while no other replica commits. What this one commits is stored when the block ends.
+
+        Call it from the task that commits, and do little in the block.
+        """
+        yield await self.tail(since)  # There may be no others.
+
     @abstractmethod
     async def tail(self, since: int) -> LogTail:
         """The end of the log from revision `since` on, with at most MAX_TAIL changes after it.
@@ -95,10 +104,6 @@ class Store(ABC):
     @abstractmethod
     async def probe(self) -> None:
         """Check that the database accepts writes, also during an outage."""
-
-    @abstractmethod
-    async def announce_contention(self) -> None:
-        """Notify other replicas that they keep committing before this one. Call it from the task that commits."""
 
     @abstractmethod
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine import background, handler, turns
+from app.engine import background, handler
 from app.engine.background import TaskHealth
 from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
 from app.store.queries import LoadedState, LogTail, StaleError
@@ -37,7 +38,8 @@ class RecordingLog:
         self.commit_allowed = asyncio.Event()
         self.commit_allowed.set()
         self.stale_commits = 0
-        self.announcements = 0
+        self.is_locked = False
+        self.unlock_failure: str | None = None
 
     @property
     def revision(self) -> int:
@@ -73,8 +75,17 @@ class RecordingLog:
     async def load(self) -> LoadedState:
         return LoadedState(self._snapshot(), {}, ())
 
-    async def announce_contention(self) -> None:
-        self.announcements += 1
+    @asynccontextmanager
+    async def locked(self, since: int) -> AsyncIterator[LogTail]:
+        tail, before, self.is_locked = await self.tail(since), list(self.transactions), True
+        try:
+            yield tail
+        finally:
+            self.is_locked = False
+        if self.unlock_failure is not None:
+            if self.unlock_failure == "before":
+                self.transactions = before
+            raise UnavailableError("no answer")
 
     async def renew_history(self, lost: str) -> None:
         assert lost == self.history
@@ -114,9 +125,7 @@ class HandlerHarness:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
-        self.handler = BlocklistHandler(
-            self.tracker, cast("Store", self.log), lambda: 1000, self.publisher, replica="own"
-        )
+        self.handler = BlocklistHandler(self.tracker, cast("Store", self.log), lambda: 1000, self.publisher)
         self.health = TaskHealth()
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
@@ -372,101 +381,85 @@ def test_a_refusal_is_never_based_on_a_stale_list() -> None:
 
 
 class BusyLog(RecordingLog):
-    """Another replica commits first, this number of times."""
+    """Another replica commits first, whenever the log is not locked; this number of times also just before the lock."""
 
-    def __init__(self, times: float) -> None:
+    def __init__(self, before_locks: float = 0) -> None:
         super().__init__()
-        self.times = times
+        self.before_locks = before_locks
+        self.locks = 0
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        if self.stale_commits < self.times:
+        if not self.is_locked:
             self.add_remote_change(f"other-{self.revision}")
         await super().commit(changes, after=after, history=history)
 
+    @asynccontextmanager
+    async def locked(self, since: int) -> AsyncIterator[LogTail]:
+        self.locks += 1
+        if self.locks <= self.before_locks:
+            self.add_remote_change(*(f"more-{self.revision}-{number}" for number in range(MAX_TAIL + 1)))
+        async with super().locked(since) as tail:
+            yield tail
 
-def test_a_batch_that_is_stale_many_times_is_committed_in_the_end() -> None:
+
+def test_a_commit_that_loses_again_and_again_is_repeated_with_the_log_locked() -> None:
     async def scenario() -> None:
-        async with HandlerHarness(log=BusyLog(100)) as harness:
-            assert (await harness.block("a")).revision == 101
-            assert harness.log.stale_commits == 100
+        async with HandlerHarness(log=BusyLog()) as harness:
+            assert (await harness.block("a")).revision == handler.MAX_LOSSES + 1
+            assert harness.log.stale_commits == handler.MAX_LOSSES
 
     run(scenario)
 
 
-@pytest.mark.parametrize(("losses", "announcements"), [(4, 0), (5, 1), (6, 2)])
-def test_a_batch_that_keeps_losing_is_announced(losses: int, announcements: int) -> None:
+@pytest.mark.parametrize(("factor", "losses"), [(math.inf, 1), (0, 5)])
+def test_for_a_while_the_log_is_then_locked_at_once(
+    monkeypatch: pytest.MonkeyPatch, factor: float, losses: int
+) -> None:
+    monkeypatch.setattr(handler, "LOCKING_FACTOR", factor)
+
     async def scenario() -> None:
-        async with HandlerHarness(log=BusyLog(losses)) as harness:
-            await harness.block("a")
-            assert harness.log.announcements == announcements
+        async with HandlerHarness(log=BusyLog()) as harness:
+            for number in range(5):
+                await harness.block(f"a{number}")
+            assert harness.log.stale_commits == losses * handler.MAX_LOSSES
 
     run(scenario)
 
 
-def test_a_replica_waits_for_one_that_announces_its_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
-
+def test_more_changes_than_one_page_are_read_without_the_lock() -> None:
     async def scenario() -> None:
-        async with HandlerHarness() as harness:
-            await harness.block("a")
-            harness.handler.notify_contention("other")
-            blocked = asyncio.ensure_future(harness.block("b"))
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert not blocked.done()
-            harness.log.add_remote_change("another")
-            harness.handler.notify_remote_change("other")
-            assert (await blocked).revision == 3
+        async with HandlerHarness(log=BusyLog(before_locks=handler.MAX_LOCKED_ATTEMPTS - 1)) as harness:
+            in_between = handler.MAX_LOSSES + (handler.MAX_LOCKED_ATTEMPTS - 1) * (MAX_TAIL + 1)
+            assert (await harness.block("a")).revision == in_between + 1
 
     run(scenario)
 
 
-def test_a_batch_that_is_always_stale_fails_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "MAX_RETRY_SECONDS", 0.05)
-
+def test_a_batch_that_is_always_behind_fails_and_later_ones_succeed() -> None:
     async def scenario() -> None:
-        async with HandlerHarness(log=BusyLog(math.inf)) as harness:
+        log = BusyLog(before_locks=math.inf)
+        async with HandlerHarness(log=log) as harness:
             with pytest.raises(UnavailableError, match="Other replicas kept changing the list"):
                 await harness.block("a")
+            log.before_locks = 0
+            assert (await harness.block("a")).revision == log.revision
 
     run(scenario)
 
 
-async def lose_first_commit(harness: HandlerHarness) -> None:
-    """Make a commit of the handler stale, so that it waits for the other replica after this."""
-    harness.log.add_remote_change("other")
-    await harness.block("a")
-    assert harness.log.stale_commits == 1
-    harness.handler.notify_remote_change("other")
-    await harness.block("b")
-
-
-def test_after_contention_a_replica_waits_for_another_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
+@pytest.mark.parametrize("failure", ["before", "after"])
+def test_an_unlock_without_an_answer_is_no_acknowledgement(failure: str) -> None:
+    """What became of the change is read from the log."""
 
     async def scenario() -> None:
-        async with HandlerHarness() as harness:
-            await lose_first_commit(harness)
-            blocked = asyncio.ensure_future(harness.block("c"))
-            done, _ = await asyncio.wait([blocked], timeout=0.05)
-            assert not done
-            harness.log.add_remote_change("another")
-            harness.handler.notify_remote_change("other")
-            assert (await blocked).revision == 5
-            assert harness.log.stale_commits == 1
-
-    run(scenario)
-
-
-def test_a_replica_waits_only_once_if_no_other_one_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 0.001)
-
-    async def scenario() -> None:
-        async with HandlerHarness() as harness:
-            await lose_first_commit(harness)
-            assert (await harness.block("c")).revision == 4
-            monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
-            assert (await harness.block("d")).revision == 5
+        async with HandlerHarness(log=BusyLog()) as harness:
+            harness.log.unlock_failure = failure
+            with pytest.raises(UnavailableError, match="no answer"):
+                await harness.block("a")
+            harness.log.unlock_failure = None
+            await harness.catch_up()
+            assert (harness.tracker.get("a") is not None) == (failure == "after")
+            assert (await harness.block("b")).revision == harness.log.revision
 
     run(scenario)
 
