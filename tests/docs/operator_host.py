@@ -34,11 +34,9 @@ class OperatorHost:
             "/etc/blocklist.env": str(folder / "blocklist.env"),
             "/home/anna": str(folder / "home"),
         }
-        for name in ("lib", "backups", "home", "programs", "opt/.venv"):
+        for name in ("lib", "backups", "home", "programs", "opt"):
             (folder / name).mkdir(parents=True)
-        for name in ("app", "blocklist", "migrations"):
-            (folder / "opt" / name).symlink_to(ROOT / name)
-        install(folder / "opt" / ".venv")
+        install(folder / "opt")
         (folder / "blocklist.env").write_text(f"BLOCKLIST_PORT={self.url.rpartition(':')[2]}\n")
         (folder / "blocklist.service").write_text(self._substituted(UNIT.read_text()))
         self._program("sudo", 'if [ "$1" = -u ]; then shift 2; fi\nexec "$@"')
@@ -47,7 +45,7 @@ class OperatorHost:
 
     def shell(self) -> Shell:
         env = environment(url=self.url)
-        path = [self.folder / "programs", self.folder / "opt" / ".venv" / "bin", env["PATH"]]
+        path = [self.folder / "programs", self.folder / "opt" / "bin", env["PATH"]]
         env |= {"HOME": str(self.folder / "home"), "PATH": os.pathsep.join(map(str, path))}
         return Shell(self.folder, self.substitutions, env, cwd=self.folder / "home")
 

@@ -31,7 +31,7 @@ def analyze() -> str:
 def test_systemd_accepts_the_unit(analyze: str, tmp_path: Path) -> None:
     """With commands that exist here, as systemd checks that."""
     unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/opt/blocklist/.venv/bin", str(Path(sys.executable).parent)))
+    unit.write_text(UNIT.read_text().replace("/opt/blocklist/bin", str(Path(sys.executable).parent)))
     done = _run(analyze, "verify", "--man=no", str(unit))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 

@@ -10,7 +10,9 @@ from typing import Any, Final
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.debian import MissingError
 from tests.integration.process import ROOT
+from tests.kubernetes.conftest import not_run
 from tests.kubernetes.go_program import GoProgram
 
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -23,7 +25,11 @@ ACTIONLINT: Final = GoProgram(
 
 
 def test_actionlint_accepts_them() -> None:
-    command = [str(ACTIONLINT.require()), "-no-color", "-shellcheck=", "-pyflakes=", *map(str, WORKFLOWS)]
+    try:
+        program = ACTIONLINT.require()
+    except MissingError as error:
+        raise not_run("actionlint", error) from None
+    command = [str(program), "-no-color", "-shellcheck=", "-pyflakes=", *map(str, WORKFLOWS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
