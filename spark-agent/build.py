@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = ROOT / "spark-agent" / "src" / "main" / "java"
 JAR: Final = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-_MANIFEST: Final = "Manifest-Version: 1.0\nAutomatic-Module-Name: blocklist.spark\n\n"
+_COORDINATES: Final = ("blocklist", "blocklist-spark")
+"""Group and artifact, as Maven calls them."""
+_LEGAL: Final = (ROOT / "LICENSE", ROOT / "NOTICE")
 # Java 8 is obsolete for JDK 21, and Spark's jars name further ones that are not there; neither is a fault of ours.
 _OPTIONS: Final = ("--release", "8", "-encoding", "UTF-8", "-proc:none", "-Xlint:none")
 
@@ -40,10 +43,30 @@ def build() -> None:
         # Written aside: a JVM may have the present jar open.
         aside = JAR.with_suffix(f".{os.getpid()}")
         with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as jar:
-            _add(jar, "META-INF/MANIFEST.MF", _MANIFEST.encode())
+            for name, data in _metadata().items():
+                _add(jar, f"META-INF/{name}", data)
             for file in sorted(Path(folder).rglob("*.class")):
                 _add(jar, file.relative_to(folder).as_posix(), file.read_bytes())
         aside.replace(JAR)
+
+
+def _metadata() -> dict[str, bytes]:
+    """The files of META-INF, by name."""
+    group, artifact = _COORDINATES
+    package = (ROOT / "blocklist" / "__init__.py").read_text(encoding="utf-8")
+    version = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)[0]
+    manifest = {
+        "Manifest-Version": "1.0",
+        "Automatic-Module-Name": "blocklist.spark",
+        "Implementation-Title": artifact,
+        "Implementation-Version": version,
+    }
+    properties = {"groupId": group, "artifactId": artifact, "version": version}
+    return {
+        "MANIFEST.MF": "".join(f"{name}: {value}\n" for name, value in manifest.items()).encode() + b"\n",
+        f"maven/{group}/{artifact}/pom.properties": "".join(f"{k}={v}\n" for k, v in properties.items()).encode(),
+        **{path.name: path.read_bytes() for path in _LEGAL},
+    }
 
 
 def compile_java(sources: list[Path], folder: Path, class_path: str) -> None:
@@ -59,7 +82,7 @@ def compile_java(sources: list[Path], folder: Path, class_path: str) -> None:
 
 def is_current() -> bool:
     """Whether the jar is newer than what it is built from."""
-    newest = max(file.stat().st_mtime for file in (Path(__file__), *SOURCES.rglob("*.java")))
+    newest = max(file.stat().st_mtime for file in (Path(__file__), *_LEGAL, *SOURCES.rglob("*.java")))
     return JAR.exists() and JAR.stat().st_mtime > newest
 
 

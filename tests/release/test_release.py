@@ -131,6 +131,15 @@ def test_the_chart_has_the_version(dist: Path) -> None:
         assert yaml.safe_load(chart)["appVersion"] == __version__
 
 
+def test_the_jar_says_what_it_is(dist: Path) -> None:
+    with zipfile.ZipFile(dist / f"blocklist-spark-{__version__}.jar") as jar:
+        assert f"Implementation-Version: {__version__}\n" in jar.read("META-INF/MANIFEST.MF").decode()
+        assert {"META-INF/LICENSE", "META-INF/NOTICE"} <= set(jar.namelist())
+        assert (
+            f"version={__version__}\n" in jar.read("META-INF/maven/blocklist/blocklist-spark/pom.properties").decode()
+        )
+
+
 def test_the_bill_of_materials_names_what_the_service_installs(dist: Path) -> None:
     document = json.loads((dist / f"blocklist-{__version__}.cdx.json").read_text())
     assert document["bomFormat"] == "CycloneDX"
@@ -141,7 +150,7 @@ def test_the_bill_of_materials_names_what_the_service_installs(dist: Path) -> No
 
 def test_the_wheel_has_one_package(dist: Path) -> None:
     names = {name.partition("/")[0] for name in zipfile.ZipFile(dist / WHEEL).namelist()}
-    assert names == {"blocklist", f"blocklist-{__version__}.dist-info"}
+    assert names == {"blocklist", f"blocklist-{__version__}.dist-info", f"blocklist-{__version__}.data"}
 
 
 def test_the_wheel_alone_is_the_client(dist: Path, tmp_path: Path) -> None:
