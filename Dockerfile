@@ -14,8 +14,10 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends default-jdk-headless \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /srv
+COPY LICENSE NOTICE ./
+COPY blocklist/__init__.py blocklist/
 COPY spark-agent spark-agent
-RUN mkdir --parents blocklist/spark \
+RUN mkdir blocklist/spark \
     && python spark-agent/build.py
 COPY blocklist blocklist
 # Files have the modes of the checkout, which may be those of its user alone.
@@ -51,6 +53,10 @@ RUN apt-get update \
     && install --directory --owner blocklist --mode 750 /data \
     && printf '#!/bin/sh\nexec python -m blocklist.cli "$@"\n' > /usr/local/bin/blocklist \
     && chmod 755 /usr/local/bin/blocklist
+LABEL org.opencontainers.image.title="blocklist" \
+    org.opencontainers.image.description="One place where a data platform says: do not run work on that machine" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="0.1.0"
 COPY --from=build /venv /venv
 COPY --from=build /srv /srv
 WORKDIR /srv

@@ -59,11 +59,13 @@ def check_clean() -> None:
 def check_versions() -> None:
     """Raises ReleaseError unless everything that has a version has that of the package."""
     chart_file = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    label = re.search(r'image\.version="(.+)"', (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     changes = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     found = {
         "version in deploy/helm/Chart.yaml": chart_file["version"],
         "appVersion in deploy/helm/Chart.yaml": chart_file["appVersion"],
         "info.version in openapi/blocklist.json": _api_document()["info"]["version"],
+        "image.version in the Dockerfile": label and label[1],
         "the first section of CHANGELOG.md": changes and changes[1],
     }
     if wrong := [f"{where} is {version}" for where, version in found.items() if version != __version__]:
