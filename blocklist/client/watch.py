@@ -131,7 +131,8 @@ class Watch(Iterator[Snapshot | Change]):
         raise _StreamLostError("the service ended the stream")
 
     def _connect(self) -> None:
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        # A proxy that compresses the stream may hold it back until it has enough of it.
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Cache-Control": "no-store"}
         if self.last_event_id is not None:
             headers["Last-Event-ID"] = self.last_event_id
         hook = {"trace": self._socket.trace}
@@ -145,9 +146,10 @@ class Watch(Iterator[Snapshot | Change]):
         if self._on_date is not None:
             self._on_date(response.headers.get("Date"))
         response.encoding = "utf-8"
-        self._events = EventSource(response).iter_sse()
         if not self._received_invalid:
-            self._on_success()
+            assert isinstance(response.stream, httpx.SyncByteStream)
+            response.stream = _BeginningStream(response.stream, self._on_success)
+        self._events = EventSource(response).iter_sse()
 
     def _on_success(self) -> None:
         if self._failures:
@@ -176,6 +178,25 @@ class Watch(Iterator[Snapshot | Change]):
             self._response = None
         if self._socket.aborted.is_set():
             self._http.close()
+
+
+class _BeginningStream(httpx.SyncByteStream):
+    """Calls `on_first` at its first byte: the head alone may be that of a proxy which holds the stream back."""
+
+    def __init__(self, stream: httpx.SyncByteStream, on_first: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_first = on_first
+
+    def __iter__(self) -> Iterator[bytes]:
+        chunks = iter(self._stream)
+        for first in chunks:
+            self._on_first()
+            yield first
+            break
+        yield from chunks
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 class _StreamLostError(Exception):

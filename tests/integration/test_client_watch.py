@@ -303,6 +303,22 @@ class TestState:
         assert state(watch) == (False, None)
         assert lines(caplog) == ["WARNING", "INFO"]
 
+    def test_a_proxy_that_holds_the_stream_back_is_no_connection(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Some compress it, and then send only the head until there is enough to compress."""
+        caplog.set_level(logging.INFO, "blocklist.client.watch")
+        head = event_stream_head().removesuffix(b": watching\n\n")
+        with fake_server(
+            b"", respond_and_hang(head), respond_and_hang(head), respond_and_hang(event_stream_head())
+        ) as there:
+            watch = Watch(there.url, "7", backoff=IMMEDIATELY, idle_timeout=0.2)
+            with reading(watch):
+                await_length(there.requests, 3)
+                assert not watch.connected
+                assert lines(caplog) == ["WARNING"]
+                wait_until(lambda: watch.connected)
+        assert lines(caplog) == ["WARNING", "INFO"]
+        assert all(b"accept-encoding: identity\r\n" in request.lower() for request in there.requests)
+
     def test_an_outage_is_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "blocklist.client.watch")
         outage: list[Responder | bytes] = [
