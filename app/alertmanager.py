@@ -25,7 +25,7 @@ from blocklist.model.changes import Author
 from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, LimitError
-from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, BlockAction, BlockedNode, is_node_id
+from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, BlockAction, BlockedNode, node_id_of
 from blocklist.model.roles import Role
 from blocklist.model.tracker import nodes_claimed_by
 from blocklist.wire.body import parse_json
@@ -129,10 +129,11 @@ def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
     action = ACTION_BY_NAME.get(label := alert.labels.get("blocklist", ""))
     if action is None:
         return AlertOutcome.UNKNOWN_ACTION if label else AlertOutcome.UNLABELLED
-    node = node_of(alert.labels, node_label)
-    if node is None:
+    named = node_of(alert.labels, node_label)
+    if named is None:
         return AlertOutcome.NO_NODE
-    if not is_node_id(node):
+    node = node_id_of(named)
+    if node is None:
         return AlertOutcome.BAD_NODE
     return Alert(
         node=node,

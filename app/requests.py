@@ -34,6 +34,7 @@ from blocklist.model.node import (
     PERMANENT,
     BlockAction,
     BlockedNode,
+    check_id,
     check_node_id,
     check_text,
 )
@@ -174,7 +175,8 @@ def _check_callback_url(text: str) -> str:
     return text
 
 
-Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+Id = Annotated[str, AfterValidator(check_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+NodeId = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 _ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
 Reason = Annotated[
     str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
@@ -226,7 +228,7 @@ class ReportedNodeBody(RequestBody):
 
     model_config = ConfigDict(extra="forbid")
 
-    id: Id
+    id: NodeId
     names: Annotated[list[str], Field(max_length=MAX_NAMES, description="What else it is called.")] = _NONE
     addresses: Annotated[list[str], Field(max_length=MAX_NAMES, description="Its IP addresses.")] = _NONE
     labels: Annotated[
@@ -251,7 +253,9 @@ def _kind_of_node(value: object) -> str:
     return "id" if isinstance(value, str) else "node"
 
 
-NodeOrId = Annotated[Annotated[Id, Tag("id")] | Annotated[ReportedNodeBody, Tag("node")], Discriminator(_kind_of_node)]
+NodeOrId = Annotated[
+    Annotated[NodeId, Tag("id")] | Annotated[ReportedNodeBody, Tag("node")], Discriminator(_kind_of_node)
+]
 
 
 class FindingBody(RequestBody):
@@ -279,18 +283,18 @@ class ReportBody(RequestBody):
     model_config = ConfigDict(extra="ignore")
 
     task_managers: Annotated[
-        Annotated[dict[Id, Id], _ENTRIES] | None, Field(description="All its TaskManagers: id to node id.")
+        Annotated[dict[Id, NodeId], _ENTRIES] | None, Field(description="All its TaskManagers: id to node id.")
     ] = None
     running_tasks: Annotated[
         Annotated[dict[Id, Annotated[int, Field(ge=0, le=2**53)]], _ENTRIES] | None,
         Field(description="Number of running tasks: TaskManager id to number."),
     ] = None
     refused: Annotated[
-        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Annotated[dict[NodeId, Reason], _ENTRIES] | None,
         Field(description="Blocks that it will not carry out unless somebody acts: node id to reason."),
     ] = None
     pending: Annotated[
-        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Annotated[dict[NodeId, Reason], _ENTRIES] | None,
         Field(
             description="Nodes whose last change is not in force yet, as it is being tried or tasks are ending, or is"
             " not known to be in force: node id to reason. It counts neither as applied nor as refused."
@@ -304,15 +308,15 @@ class ReportBody(RequestBody):
         ),
     ] = None
     evidence: Annotated[
-        Annotated[dict[Id, FindingBody], _ENTRIES] | None,
+        Annotated[dict[NodeId, FindingBody], _ENTRIES] | None,
         Field(description="What a JobMaster has found out about nodes: node id to finding."),
     ] = None
     schedulable: Annotated[
-        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Annotated[dict[NodeId, Reason], _ENTRIES] | None,
         Field(description="Blocked nodes that still get work there: node id to their state. See GET /drift."),
     ] = None
     unschedulable: Annotated[
-        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Annotated[dict[NodeId, Reason], _ENTRIES] | None,
         Field(description="Nodes that get no work there, though not because of a block: node id to their state."),
     ] = None
 

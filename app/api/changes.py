@@ -83,9 +83,8 @@ async def _change_filter(
         Timestamp | None, Query(alias="until", description="Only changes before this time (Unix ms).")
     ] = None,
 ) -> ChangeFilter:
-    if node is not None:
-        check_node_id(node)
-    return ChangeFilter(node_id=node, created_by=created_by, kinds=tuple(types or ()), begin=begin, end=end)
+    node_id = None if node is None else check_node_id(node)
+    return ChangeFilter(node_id=node_id, created_by=created_by, kinds=tuple(types or ()), begin=begin, end=end)
 
 
 @router.head("/blocklist/changes", dependencies=[MinRevision], include_in_schema=False)

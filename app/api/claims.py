@@ -259,11 +259,10 @@ async def get_claims(
     ] = None,
 ) -> Response:
     """Claims and dismissals of the last 30 days by node id: all, or those of some owners."""
-    if after is not None:
-        check_node_id(after)
+    begin = "" if after is None else check_node_id(after)
     claimed, revision = await _claimed_at(service_of(request), at)
     # In a thread, because a long list would block the event loop.
-    found = await asyncio.to_thread(claimed.page, owner or "*", after=after or "", limit=limit + 1)
+    found = await asyncio.to_thread(claimed.page, owner or "*", after=begin, limit=limit + 1)
     page = found[:limit]
     dismissed = [{"node": node.id, **dismissal_body(*each)} for node in page for each in node.dismissals]
     body = {

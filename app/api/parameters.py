@@ -13,7 +13,7 @@ from app.engine.list_view import ListView
 from app.service import Service, service_of
 from app.store.queries import PastList
 from blocklist.model.errors import InvalidError, UnavailableError
-from blocklist.model.node import PERMANENT, check_node_id
+from blocklist.model.node import PERMANENT, check_id, check_node_id
 from blocklist.wire.body import ID_PATTERN
 
 MIN_REVISION_TIMEOUT: Final = 2.0
@@ -38,7 +38,8 @@ async def _node_id(
         str,
         Path(
             description="1 to 253 characters of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`. It means the same"
-            " machine in any case, as short or full name, and as address in any spelling.",
+            " machine in any case, as short or full name, and as address in any spelling: the answer has an address in"
+            " its shortest form, without brackets, zone and port.",
             examples=["worker-17"],
             json_schema_extra={"pattern": ID_PATTERN},
         ),
@@ -61,7 +62,7 @@ async def _resource_id(
         ),
     ],
 ) -> str:
-    return check_node_id(id)
+    return check_id(id)
 
 
 ResourceId = Annotated[str, Depends(_resource_id)]

@@ -54,7 +54,10 @@ def parse_by_node(body: object, parse: Callable[[str, object], T]) -> dict[str, 
     errors: list[str] = []
     for node_id, value in body.items():
         try:
-            parsed[node_id] = parse(check_node_id(node_id), value)
+            checked = check_node_id(node_id)
+            if checked in parsed:
+                errors.append(f"{node_id[:253]!a}: {checked} is given twice.")
+            parsed[checked] = parse(checked, value)
         except InvalidError as error:
             errors += [f"{node_id[:253]!a}: {line}" for line in error.lines]
     if errors:

@@ -31,7 +31,8 @@ from blocklist.model.roles import Role
 
 log = structlog.get_logger(__name__)
 
-_URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._:-]{0,252})")
+# Without the colon of an IPv6 address, which the route brings into its one form.
+_URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._-]{0,252})")
 _USED_BY_PUT: Final = frozenset((b"authorization", b"content-length", b"host"))
 _RESPONSE_LINES: Final = (
     b"content-type: application/json\r\ncontent-length: %d\r\nblocklist-revision: %d\r\nblocklist-history: %b\r\n"

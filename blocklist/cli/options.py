@@ -129,8 +129,7 @@ def _parse_node(text: str) -> str:
     """One node id; an IPv6 address may be in brackets, as in a URL and in the other commands."""
     if text == "-":
         raise ValueError("this command takes one node, not standard input.")
-    brackets = text.startswith("[") and text.endswith("]") and ":" in text
-    return check_node_id(text[1:-1] if brackets else text)
+    return check_node_id(text)
 
 
 def _parse_reason(text: str) -> str:

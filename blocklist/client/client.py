@@ -43,7 +43,7 @@ from blocklist.client.transport import (
 from blocklist.model.claims import check_owner
 from blocklist.model.errors import CompactedError, ConflictError, InvalidError, UnavailableError
 from blocklist.model.listing import NodeDetails, NodeListing
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_id, check_node_id, check_text
 from blocklist.model.time import parse_duration_or_forever
 from blocklist.wire.body import Json
 from blocklist.wire.nodes import ClaimsPage, DryRunBody, ListedNode, NodeClaims, RemovedClaimBody
@@ -467,14 +467,14 @@ class BlocklistClient:
 
         Raises NotFoundError if it is not registered, FencedError if another session has taken over.
         """
-        query = "" if session is None else f"?sessionId={check_node_id(session)}"
+        query = "" if session is None else f"?sessionId={check_id(session)}"
         self._listener_request("DELETE", listener_id, query)
 
     def _listener_request(
         self, method: str, listener_id: str, action: str = "", *, json: Json | None = None
     ) -> ApiResponse:
         try:
-            return self._request(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
+            return self._request(method, f"/listeners/{check_id(listener_id)}{action}", json=json)
         except ConflictError as error:
             if not error.lines:
                 # Another server's 409: no listener must stop for good because of it.
@@ -524,7 +524,7 @@ class BlocklistClient:
 
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token at once. Raises NotFoundError, and ConflictError for the last token of an admin."""
-        self._request("DELETE", f"/tokens/{check_node_id(token_id)}")
+        self._request("DELETE", f"/tokens/{check_id(token_id)}")
 
     def close(self) -> None:
         """Close the connections. Watches stay open."""
@@ -671,7 +671,8 @@ def _block_result(response: ApiResponse) -> BlockNodesResult:
 def _block_bodies(nodes: Iterable[BlockedNode], allow_merge: bool) -> Json:
     body: Json = {}
     for node in nodes:
-        if node.id in body:
-            raise InvalidError(f"Node {node.id} is given more than once.")
-        body[node.id] = block_body(node.action, node.cause, node.end, allow_merge)
+        node_id = check_node_id(node.id)
+        if node_id in body:
+            raise InvalidError(f"Node {node_id} is given more than once.")
+        body[node_id] = block_body(node.action, node.cause, node.end, allow_merge)
     return body

@@ -34,7 +34,7 @@ from blocklist.detection.slowness import MIN_EFFECT
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of
 from blocklist.model.errors import InvalidError
-from blocklist.model.names import normalize_address, same_machine
+from blocklist.model.names import same_machine
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id
 from blocklist.model.text import json_text
 
@@ -204,7 +204,7 @@ def _overrules(change: Change, before: Claims, after: Claims) -> bool:
 
 def node_id(host: str) -> str:
     """Return the id to block: Spark writes IPv6 addresses in brackets. Raises InvalidError for an invalid host."""
-    return check_node_id(normalize_address(host) or host)
+    return check_node_id(host)
 
 
 # Which claims of detection are removed before they end: those on nodes that have recovered. Pure.

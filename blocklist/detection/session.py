@@ -148,7 +148,7 @@ def find_releases(
     """
     claimed = {it.verdict.host for it in judged.proposals if it.skip_reason is None}
     hosts = [node.host for node in judged.summaries if node.host not in claimed]
-    hosts = [host for host in hosts if is_node_id(normalize_address(host) or host)]
+    hosts = [host for host in hosts if is_node_id(host)]
     nodes = [claim.node for claim in client.all_claims(owner=DETECTION_OWNER)]
     held = [host for host in hosts if any(same_machine(node, host) for node in nodes)]
     since = {host: at for host in held if (at := claimed_at(history(host))) is not None}

@@ -19,7 +19,7 @@ from blocklist.client.watch import WatchThread
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import Registration
-from blocklist.model.node import check_node_id
+from blocklist.model.node import check_id
 from blocklist.model.text import prepare_streams
 
 log = logging.getLogger("blocklist.flink")
@@ -174,7 +174,7 @@ def _lease(text: str) -> int:
 def listener_id(given: str | None) -> str:
     """The id of the ResourceManager's listener: the given one, else one for this host. Raises InvalidError."""
     try:
-        return check_node_id(given or f"flink-{socket.gethostname()}")
+        return check_id(given or f"flink-{socket.gethostname()}")
     except InvalidError as error:
         raise InvalidError(f"--id: {error}") from error
 

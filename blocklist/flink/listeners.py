@@ -15,7 +15,7 @@ from blocklist.flink.marking import listener_lease
 from blocklist.flink.state import ClusterState
 from blocklist.model.evidence import Finding
 from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, Report, truncate_reasons
-from blocklist.model.node import BlockedNode, is_node_id
+from blocklist.model.node import BlockedNode, is_id, is_node_id
 
 log = logging.getLogger("blocklist.flink")
 
@@ -103,7 +103,7 @@ def job_report(
     running: Mapping[str, int], node_of: Callable[[str], str], evidence: Mapping[str, Finding] | None
 ) -> Report:
     """The TaskManagers on which tasks of a job run."""
-    usable = [it for it in sorted(running) if is_node_id(it) and is_node_id(node_of(it))][:MAX_ENTRIES]
+    usable = [it for it in sorted(running) if is_id(it) and is_node_id(node_of(it))][:MAX_ENTRIES]
     return Report(
         task_managers={it: node_of(it) for it in usable},
         running_tasks={it: running[it] for it in usable},

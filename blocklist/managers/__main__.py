@@ -19,7 +19,7 @@ from blocklist.managers.reconcile import ReconcileLoop, reconcile
 from blocklist.managers.stopping import Stopping
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.node import check_node_id
+from blocklist.model.node import check_id
 from blocklist.model.text import prepare_streams
 from blocklist.spark.submit_conf import EXCLUDE_NODES, exclude_nodes
 
@@ -73,7 +73,7 @@ def _run_until_stopped(args: argparse.Namespace) -> int:
 def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
     """Run until it is stopped (True), or another process has taken over the listener (False)."""
     manager: Manager[Any] = args.make(args)
-    name = check_node_id(args.id or f"{args.manager}-{socket.gethostname()}")
+    name = check_id(args.id or f"{args.manager}-{socket.gethostname()}")
     # A new session for each start: a second process with this id takes over from the first.
     registration = Registration(
         id=name, role=ListenerRole.RESOURCE_MANAGER, session=str(time.time_ns()), min_nodes=args.min_nodes

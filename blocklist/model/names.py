@@ -21,8 +21,14 @@ Aliases = Callable[[str], Collection[str]]
 MachineOf = Callable[[str], str]
 """One name for all names of a machine, in normal form; a name that is not known, or is ambiguous, is its own."""
 
-_ZONE: Final = re.compile("[A-Za-z0-9._-]{1,16}")
-"""The name of a network interface."""
+_ZONE: Final = "(?:%[A-Za-z0-9._-]{1,16})?"
+"""The name of a network interface, which `ipaddress` would take from any text."""
+_ADDRESS: Final = re.compile(
+    rf"\[(?P<bracketed>[0-9A-Fa-f:.]+){_ZONE}\](?::[0-9]{{1,5}})?"
+    rf"|(?P<v4>[0-9.]+)(?::[0-9]{{1,5}})?"
+    rf"|(?P<v6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*){_ZONE}",
+    re.ASCII,
+)
 
 
 def no_aliases(name: str) -> Collection[str]:  # noqa: ARG001
@@ -124,27 +130,28 @@ def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozense
 
 
 def normalize_address(name: str) -> str | None:
-    """The shortest form of an IP address (IPv6 also in brackets, as Spark writes it); None for a name."""
-    bare = name.strip("[]")
+    """The one form of an IP address, in which each spelling of it is kept and compared; None for a name.
+
+    IPv6 may be in brackets, as Spark writes it, and have a zone, as Java does; an IPv4 address may be mapped into IPv6.
+    A port is left out.
+    """
     # Fast path for names: every IPv4 address begins with a digit and has dots, every IPv6 address has a colon.
-    if ":" not in bare and not (bare[:1].isdigit() and "." in bare):
+    if ":" not in name and not (name[:1].isdigit() and "." in name):
         return None
-    return _shortest_form(bare)
+    return _shortest_form(name)
 
 
 @lru_cache(maxsize=16_384)
-def _shortest_form(bare: str) -> str | None:
+def _shortest_form(text: str) -> str | None:
     """Cached, because a manager reports the same thousands of addresses again and again."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        return None
     try:
-        address = ip_address(bare)
+        address = ip_address(match["bracketed"] or match["v4"] or match["v6"])
     except ValueError:
         return None
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    # `ipaddress` takes any text as a zone, also line ends.
-    if address.scope_id is not None and _ZONE.fullmatch(address.scope_id) is None:
-        return None
-    return str(address.ipv4_mapped or address)
+    return str((isinstance(address, IPv6Address) and address.ipv4_mapped) or address)
 
 
 def short_name(name: str) -> tuple[str, str]:

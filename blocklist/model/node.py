@@ -10,6 +10,7 @@ from itertools import islice, product
 from typing import Final, Self
 
 from blocklist.model.errors import InvalidError
+from blocklist.model.names import normalize_address
 
 PERMANENT: Final = 2**63 - 1
 """The end of a permanent block, in Unix milliseconds (Java's Long.MAX_VALUE)."""
@@ -20,7 +21,7 @@ MAX_CAUSE_LENGTH: Final = 1024
 MAX_CAUSES: Final = 32
 """Maximum number of parts of a merged cause."""
 
-_NODE_ID = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
 # C0, DEL and C1 control characters, and surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -62,7 +63,8 @@ class BlockedNode:
     canary: Final[bool] = False
 
     def __post_init__(self) -> None:
-        check_node_id(self.id)
+        if not is_id(self.id):
+            raise InvalidError(_not_a_node_id(self.id))
         check_text(self.cause)
         if not self.cause:
             raise InvalidError("The cause of a block must not be empty.")
@@ -134,17 +136,43 @@ def merge_causes(current: str, new: str) -> str:
     return ",".join(union)
 
 
-def check_node_id(node_id: str) -> str:
-    """Return `node_id`; raise InvalidError unless it is 1 to 253 of `A-Z a-z 0-9 . _ : -`, and not `.` or `..`."""
-    if not is_node_id(node_id):
-        raise InvalidError(
-            f"{_quoted(node_id)} is not a node id: use 1 to 253 of A-Z a-z 0-9 . _ : - (a host name or an IP address)."
-        )
+def check_node_id(text: str) -> str:
+    """The id of a node in the form in which it is kept: see node_id_of. Raises InvalidError if it is none."""
+    node_id = node_id_of(text)
+    if node_id is None:
+        raise InvalidError(_not_a_node_id(text))
     return node_id
 
 
+def _not_a_node_id(text: str) -> str:
+    return f"{_quoted(text)} is not a node id: use 1 to 253 of A-Z a-z 0-9 . _ : - (a host name or an IP address)."
+
+
+def node_id_of(text: str) -> str | None:
+    """The id of a node: a name as it is given, an address in its one form. None for anything else.
+
+    Everything that enters, here or in a client, is brought into this form. An id is 1 to 253 of `A-Z a-z 0-9 . _ : -`,
+    and not `.` or `..`.
+    """
+    form = normalize_address(text) or text
+    return form if is_id(form) else None
+
+
 def is_node_id(text: str) -> bool:
-    return _NODE_ID.fullmatch(text) is not None and text not in {".", ".."}
+    """Whether it is the id of a node in any form."""
+    return node_id_of(text) is not None
+
+
+def check_id(text: str) -> str:
+    """The id of a listener, a session, a TaskManager or a token, as it is. Raises InvalidError if it is none."""
+    if not is_id(text):
+        raise InvalidError(f"{_quoted(text)} is not an id: use 1 to 253 of A-Z a-z 0-9 . _ : -.")
+    return text
+
+
+def is_id(text: str) -> bool:
+    """Whether it has the characters of an id."""
+    return _ID.fullmatch(text) is not None and text not in {".", ".."}
 
 
 def check_text(text: str) -> str:
@@ -195,6 +223,9 @@ def _expand_words(words: Iterable[str]) -> Iterator[str]:
 
 def _expand_part(part: str, word: str) -> Iterator[str]:
     """Expand a part without commas outside of brackets. Huge ranges are never held in memory."""
+    if (address := normalize_address(part)) is not None:
+        yield address
+        return
     pieces: list[str] = []
     values: list[list[str]] = []
     end = 0

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from blocklist.model.errors import InvalidError
 from blocklist.model.names import normalize_address, normalize_name
-from blocklist.model.node import check_node_id, is_node_id
+from blocklist.model.node import check_node_id, is_id, is_node_id
 from blocklist.model.selector import check_label_key, check_label_value
 
 MAX_NAMES: Final = 16
@@ -71,7 +71,7 @@ def make_reported_node(
 
     A name that is an address counts as one. Raises InvalidError with what is wrong, without the place.
     """
-    check_node_id(node_id)
+    node_id = check_node_id(node_id)
     given = [check_node_id(name) for name in names]
     found = {normalize_address(name) or _no_address(name) for name in addresses}
     found |= {address for name in given if (address := normalize_address(name)) is not None}
@@ -151,13 +151,13 @@ def _report(node: NodeFacts, uses: Counter[str]) -> str | ReportedNode:
     addresses = [name for name in further if normalize_address(name) is not None]
     labels = dict(islice((label for label in node.labels if _is_label(*label)), MAX_LABELS))
     reported = make_reported_node(node.id, names[:MAX_NAMES], addresses[:MAX_NAMES], labels)
-    return node.id if reported.is_bare else reported
+    return reported.id if reported.is_bare else reported
 
 
 def _identifies(name: str) -> bool:
     """Whether a name or an address can mean one machine only."""
     if normalize_address(name) is None:
-        return is_node_id(name) and name.partition(".")[0] != "localhost"
+        return is_id(name) and name.partition(".")[0] != "localhost"
     address = ip_address(name)
     return not (address.is_loopback or address.is_unspecified or address.is_link_local)
 

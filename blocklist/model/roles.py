@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import PERMANENT, check_node_id
+from blocklist.model.node import PERMANENT, check_id
 
 
 class Role(StrEnum):
@@ -67,6 +67,6 @@ class NewToken:
 def check_token_name(name: str) -> str:
     """Return the name of a token; raise InvalidError unless it has the form of a node id."""
     try:
-        return check_node_id(name)
+        return check_id(name)
     except InvalidError:
         raise InvalidError("The name of the token is invalid: use 1 to 253 of A-Z a-z 0-9 . _ : -") from None

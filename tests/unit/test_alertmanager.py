@@ -393,7 +393,6 @@ class TestReading:
             (alert_body(node=".."), AlertOutcome.BAD_NODE),
             (alert_body(node="x" * 254), AlertOutcome.BAD_NODE),
             (alert_body(node="", instance="http://a/b"), AlertOutcome.BAD_NODE),
-            (alert_body(node="fe80::1%eth0"), AlertOutcome.BAD_NODE),
             ({}, AlertOutcome.UNREADABLE), (None, AlertOutcome.UNREADABLE), ("alert", AlertOutcome.UNREADABLE),
             ([], AlertOutcome.UNREADABLE),
             ({**alert_body(), "status": "pending"}, AlertOutcome.UNREADABLE),

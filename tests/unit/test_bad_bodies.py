@@ -216,7 +216,24 @@ def test_an_end_that_is_not_in_the_future_is_refused(what: str, form: str) -> No
 
 @pytest.mark.parametrize(
     "key",
-    ["", ".", "..", "a/b", "a b", "%61", "é", "x" * 254, "a\u0000", "a\n", "\u0663", "＊", "\ud800", "a+b", "[::1]"],
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a b",
+        "%61",
+        "é",
+        "x" * 254,
+        "a\u0000",
+        "a\n",
+        "\u0663",
+        "＊",
+        "\ud800",
+        "a+b",
+        "[::1",
+        "[n1]",
+    ],
     ids=ascii,
 )
 def test_a_malformed_node_id_among_several_is_refused(key: str) -> None:
@@ -245,7 +262,7 @@ def test_a_malformed_revision_is_refused(text: str) -> None:
         TypeAdapter(Revision).validate_python(text)
 
 
-BAD_IDS = ["", "a b", "a/b", "ä", "a" * 254, ".", "..", "a\n", "\u0000", "a,b", "[::1]", "a@b", "%41"]
+BAD_IDS = ["", "a b", "a/b", "ä", "a" * 254, ".", "..", "a\n", "\u0000", "a,b", "[::1", "[n1]", "a@b", "%41"]
 NO_IDS: list[object] = [*BAD_IDS, 5, True, [], {}]
 
 BAD_REGISTRATION: dict[str, list[object]] = {

@@ -34,7 +34,7 @@ from blocklist.managers.stopping import Stopping
 from blocklist.model.claims import Claim, Claims
 from blocklist.model.errors import InvalidError
 from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.node import check_node_id
+from blocklist.model.node import check_id
 from blocklist.model.reported_node import make_label_value
 from blocklist.model.selector import check_label_key
 
@@ -257,7 +257,7 @@ def own_taint(args: argparse.Namespace) -> OwnTaint:
 
 def listener_id(args: argparse.Namespace) -> str:
     """The same for all managers of one cluster. Raises InvalidError."""
-    return check_node_id(args.id or DEFAULT_ID)
+    return check_id(args.id or DEFAULT_ID)
 
 
 def lease_name(given: str | None, namespace: str) -> tuple[str, str]:
