@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final, Literal
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.engine.dismissals import Dismissals
 from app.engine.handler import BlocklistHandler, Command
 from app.engine.limits import LimitGuard
-from blocklist.model.automatic_blocks import AutomaticBlocks
+from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissals
 from blocklist.model.changes import Author
 from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, claim_of
 from blocklist.model.draft import Draft

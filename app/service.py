@@ -18,7 +18,6 @@ from app.alertmanager import AlertBlocker
 from app.auth.sessions import Sessions
 from app.auth_setup import make_authenticator
 from app.engine.background import Compactor, TaskHealth, expire_blocks, probe_database
-from app.engine.dismissals import Dismissals
 from app.engine.evidence_blocks import EvidenceBlocker, on_changes
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
@@ -53,7 +52,7 @@ from app.store.database import make_store
 from app.store.queries import LoadedState, Topic
 from app.store.store import Store
 from app.watch import ChangeFeed, StreamQuota
-from blocklist.model.automatic_blocks import AutomaticBlocks
+from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissals
 from blocklist.model.changes import Author, Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
@@ -146,7 +145,7 @@ class Service:
         # Changes of the list: `publish` and `reset` below follow them
         self._change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
         self._notices = self._make_notices(ownership)
-        self.handler = BlocklistHandler(tracker, store, clock, self, measured=metrics.commit)
+        self.handler = BlocklistHandler(tracker, store, clock, self, self.automatic_blocks, measured=metrics.commit)
         self.limit_guard = LimitGuard(settings.limits, self.usable_nodes, self.inventory, metrics.count_refused)
         self._evidence_blocker = EvidenceBlocker(
             self.evidence,
@@ -332,7 +331,8 @@ class Service:
         with isolated("dismissals"):
             self.dismissals.reset(loaded.dismissals)
         with isolated("evidence"):
-            on_changes(self.evidence, loaded.dismissals)
+            for node_id, dismissal in loaded.dismissals:
+                self.evidence.record_unblock(node_id, dismissal.at)
         with isolated("listeners"):
             self.directory.reset()
         with isolated("notices"):

@@ -171,11 +171,10 @@ class Settings(BaseSettings):
 
     @property
     def repeat_rule(self) -> RepeatRule:
-        """How long repeated automatic blocks last. What the log does not keep cannot count."""
+        """How long repeated automatic blocks last."""
         return RepeatRule(
-            window=to_millis(min(self.repeat_window, self.log_max_age)),
+            window=to_millis(self.repeat_window),
             max_duration=min(filter(None, (MAX_DURATION_MS, to_millis(self.longest_block_operator)))),
-            max_changes=self.log_max_changes,
         )
 
     @property

@@ -27,10 +27,10 @@ from app.api.request_body import (
     require_empty_body,
 )
 from app.api.responses import FROM_MEMORY, CompactedProblem, JsonResponse, problem_responses
-from app.engine.dismissals import Dismissal, Dismissals
 from app.engine.handler import Command, Outcome
 from app.requests import ClaimRequest
 from app.service import Service, service_of
+from blocklist.model.automatic_blocks import Dismissal, Dismissals
 from blocklist.model.claims import (
     MAX_OWNER_LENGTH,
     Claims,
@@ -172,7 +172,7 @@ async def get_node_claims(request: Request, node_id: NodeId) -> Response:
     body = {
         "id": node_id if node is None else node.id,
         "claims": [claim_body(claim) for claim in claims],
-        "dismissed": [dismissal_body(*each) for each in dismissed],
+        "dismissed": [_dismissal_body(each) for each in dismissed],
     }
     return JsonResponse(request, dump_json(body))
 
@@ -264,7 +264,7 @@ async def get_claims(
     # In a thread, because a long list would block the event loop.
     found = await asyncio.to_thread(claimed.page, owner or "*", after=begin, limit=limit + 1)
     page = found[:limit]
-    dismissed = [{"node": node.id, **dismissal_body(*each)} for node in page for each in node.dismissals]
+    dismissed = [{"node": node.id, **_dismissal_body(each)} for node in page for each in node.dismissals]
     body = {
         "claims": [{"node": node.id, **claim_body(claim)} for node in page for claim in node.claims],
         **({"dismissed": dismissed} if at is None else {}),
@@ -369,6 +369,10 @@ def _put(change: RequestedChange, claims: Mapping[str, _RequestedClaim], owner: 
         return draft.put_claims(owner, nodes)
 
     return require_known(service, nodes.keys(), command, strict=change.strict)
+
+
+def _dismissal_body(dismissal: Dismissal) -> Json:
+    return dismissal_body(dismissal.owner, dismissal.at, dismissal.dismissed_by)
 
 
 def _nodes_after(results: dict[str, PutClaim]) -> list[BlockedNode]:

@@ -113,6 +113,7 @@ class Compactor:
             older_than=self._clock() - self._max_age,
             always_keep_from=revision - MIN_RETAINED + 1,
             limit=CHUNK,
+            now=self._clock(),
         )
         with isolated("metrics of compaction"):
             self._on_compacted(removed)

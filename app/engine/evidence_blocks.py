@@ -8,11 +8,10 @@ from typing import Final
 
 import structlog
 
-from app.engine.dismissals import Dismissals
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
 from app.store.store import Store
-from blocklist.model.automatic_blocks import AutomaticBlocks
+from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissals
 from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.claims import Repeat, claim_of
 from blocklist.model.draft import Draft

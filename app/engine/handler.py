@@ -15,6 +15,7 @@ import structlog
 from app.logs import isolated, with_request_id
 from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
+from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, UnavailableError
@@ -94,6 +95,7 @@ class BlocklistHandler:
         store: Store,
         clock: Callable[[], int],
         publisher: Publisher,
+        automatic_blocks: AutomaticBlocks,
         *,
         measured: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
@@ -102,6 +104,7 @@ class BlocklistHandler:
         self._store = store
         self._clock = clock
         self._publisher = publisher
+        self._automatic_blocks = automatic_blocks
         self._measured = measured
         self._queue: list[_QueuedCommand] = []
         self._wake = asyncio.Event()
@@ -230,7 +233,12 @@ class BlocklistHandler:
         """Commit the changes of the batch, and return them. Raises StaleError if they do not follow the log."""
         draft = self._apply_commands(batch)
         with self._measured():
-            await self._store.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
+            await self._store.commit(
+                draft.changes,
+                after=self._tracker.revision,
+                history=self._tracker.history,
+                blocks=self._automatic_blocks.rows(draft.changes),
+            )
         return draft.changes
 
     async def _catch_up(self) -> None:

@@ -18,7 +18,24 @@ from typing import Any, Final, TypeVar
 import psycopg
 import structlog
 from psycopg.pq import TransactionStatus
-from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, insert, not_, or_, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import dialect
 from sqlalchemy.engine import Connection
@@ -27,6 +44,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.logs import isolated
+from app.store.automatic import CommitRows, commit_rows
 from app.store.errors import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
 from app.store.queries import (
     PROBE_STATEMENTS,
@@ -39,7 +57,8 @@ from app.store.queries import (
     record_timeline,
 )
 from app.store.store import MAX_TAIL, ClockOffset, OnRemoteChange, Query, Store
-from app.store.tables import blocked_nodes, changes, log_head
+from app.store.tables import automatic_blocks, blocked_nodes, changes, dismissals, log_head
+from blocklist.model.automatic_blocks import NO_BLOCKS, BlockRows
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import UnavailableError
 
@@ -144,11 +163,13 @@ class PostgresStore(Store):
 
         return run
 
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+    async def commit(
+        self, changes: Sequence[Change], *, after: int, history: str, blocks: BlockRows = NO_BLOCKS
+    ) -> None:
         async with self._on_committer() as connection:
             if changes:
-                note = f"changes {self.replica}"
-                await _write_changes(connection, changes, after=after, history=history, note=note)
+                note, rows = f"changes {self.replica}", commit_rows(changes, blocks)
+                await _write_changes(connection, changes, rows, after=after, history=history, note=note)
             else:
                 await _check_head(connection, after=after, history=history)
 
@@ -276,8 +297,11 @@ _LIST_COLUMNS: Final = {"id": "node_id"} | {
 }
 
 
-def _commit_statement() -> Any:
-    """Advances the head of the log if it is at revision `after`; otherwise `new` is empty, and nothing is written."""
+def _commit_statement(*, automatic: bool) -> Any:
+    """Advances the head of the log if it is at revision `after`; otherwise `new` is empty, and nothing is written.
+
+    `automatic`: the changes concern automatic owners, too. Most do not, and their commits are a sixth faster so.
+    """
     head = (
         update(log_head)
         .where(log_head.c.revision == bindparam("after"), log_head.c.history == bindparam("history"))
@@ -285,9 +309,7 @@ def _commit_statement() -> Any:
         .returning(log_head.c.revision)
         .cte("head")
     )
-    arrays = [cast(bindparam(name, type_=Text), ARRAY(changes.c[name].type)) for name in _COLUMNS]
-    rows = func.unnest(*arrays).table_valued(*_COLUMNS).render_derived(name="rows")
-    new = select(*(rows.c[name] for name in _COLUMNS)).select_from(rows.join(head, true())).cte("new")
+    new = _given_rows(changes, head).cte("new")
     logged = insert(changes).from_select(list(_COLUMNS), select(new)).cte("logged")
     latest = select(new).ext(postgresql.distinct_on(new.c.node_id))
     last = latest.order_by(new.c.node_id, new.c.revision.desc()).cte("last")
@@ -300,32 +322,84 @@ def _commit_statement() -> Any:
     freed_ids = select(last.c.node_id).where(frees)
     freed = delete(blocked_nodes).where(blocked_nodes.c.id.in_(freed_ids)).cte("freed")
     notify = func.pg_notify(CHANNEL, bindparam("note", type_=Text))
-    return select(notify).select_from(head).add_cte(logged, listed, freed)
+    written = [logged, listed, freed]
+    if automatic:
+        written += [_put_rows(table, head) for table in (automatic_blocks, dismissals)]
+        revisions = func.unnest(cast(bindparam("removed", type_=Text), ARRAY(BigInteger)))
+        removed = revisions.table_valued("revision").render_derived(name="removed")
+        gone = select(removed.c.revision).select_from(removed.join(head, true()))
+        written.append(delete(automatic_blocks).where(automatic_blocks.c.revision.in_(gone)).cte("removed_blocks"))
+    return select(notify).select_from(head).add_cte(*written)
 
 
-_compiled_commit = _commit_statement().compile(dialect=dialect())  # type: ignore[no-untyped-call]
-_COMMIT: Final = str(_compiled_commit)
-_CONSTANTS: Final = {name: value for name, value in _compiled_commit.params.items() if value is not None}
+def _given_rows(table: Table, head: CTE) -> Select[Any]:
+    """The rows of this table that the parameters have, an array for each column; none unless the head was advanced."""
+    names = table.c.keys()
+    arrays = [cast(bindparam(_parameter(table, name), type_=Text), ARRAY(table.c[name].type)) for name in names]
+    rows = func.unnest(*arrays).table_valued(*names).render_derived(name=f"rows_of_{table.name}")
+    return select(*(rows.c[name] for name in names)).select_from(rows.join(head, true()))
+
+
+def _put_rows(table: Table, head: CTE) -> CTE:
+    """Write these rows in place of those with the same keys."""
+    put = postgresql.insert(table).from_select(table.c.keys(), _given_rows(table, head))
+    key = table.primary_key.columns.keys()
+    written = {name: put.excluded[name] for name in sorted(set(table.c.keys()).difference(key))}
+    return put.on_conflict_do_update(index_elements=key, set_=written).cte(f"put_{table.name}")
+
+
+def _parameter(table: Table, column: str) -> str:
+    return f"{table.name}_{column}"
+
+
+def _arrays(table: Table, rows: Sequence[Sequence[Any]]) -> dict[str, str]:
+    """The parameters of `_given_rows`."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(table.c)
+    return {_parameter(table, name): _array(column) for name, column in zip(table.c.keys(), columns, strict=True)}
+
+
+class _Commit:
+    """A commit's statement, and the constants in it."""
+
+    def __init__(self, *, automatic: bool) -> None:
+        compiled = _commit_statement(automatic=automatic).compile(dialect=dialect())  # type: ignore[no-untyped-call]
+        self.sql = str(compiled)
+        self.constants = {name: value for name, value in compiled.params.items() if value is not None}
+
+
+_COMMIT: Final = _Commit(automatic=False)
+_AUTOMATIC_COMMIT: Final = _Commit(automatic=True)
 
 
 async def _write_changes(
-    connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
+    connection: psycopg.AsyncConnection,
+    new: Sequence[Change],
+    automatic: CommitRows,
+    *,
+    after: int,
+    history: str,
+    note: str,
 ) -> None:
     """Write the changes, and end the transaction if there is one. Raises StaleError if they do not follow the log."""
-    columns = dict(zip(_COLUMNS, map(_array, zip(*map(log_row, new), strict=True)), strict=True))
-    parameters = {**_CONSTANTS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
+    commit = _AUTOMATIC_COMMIT if automatic else _COMMIT
+    rows = _arrays(changes, list(map(log_row, new)))
+    if automatic:
+        rows |= _arrays(automatic_blocks, automatic.blocks) | _arrays(dismissals, automatic.dismissals)
+        rows["removed"] = _array(automatic.removed)
+    head = {"after": after, "history": history, "last": new[-1].revision, "note": note}
+    parameters = {**commit.constants, **rows, **head}
     if connection.info.transaction_status == TransactionStatus.IDLE:
-        cursor = await connection.execute(_COMMIT, parameters)
+        cursor = await connection.execute(commit.sql, parameters)
     else:
         # In one message, as others wait: it is not prepared, but saves a round trip.
-        cursor = await psycopg.AsyncClientCursor(connection).execute(f"{_COMMIT}; COMMIT", parameters)
+        cursor = await psycopg.AsyncClientCursor(connection).execute(f"{commit.sql}; COMMIT", parameters)
     if cursor.rowcount != 1:
         raise StaleError(f"the log is not at revision {after}")
 
 
 def _array(values: Sequence[str | int | None]) -> str:
     """A column as an array literal of PostgreSQL: the driver's own conversion would double the time of a commit."""
-    if values.count(values[0]) == len(values):  # true for most columns of most commits
+    if values and values.count(values[0]) == len(values):  # true for most columns of most commits
         return "{" + ",".join([_element(values[0])] * len(values)) + "}"
     return "{" + ",".join(map(_element, values)) + "}"
 

@@ -21,13 +21,12 @@ from sqlalchemy import (
     insert,
     or_,
     select,
-    union_all,
     update,
 )
 from sqlalchemy.engine import Connection, Row
 
+from app.store.automatic import load_blocks, load_dismissals
 from app.store.tables import (
-    DISMISSING,
     UnreadableRowError,
     blocked_nodes,
     changes,
@@ -41,13 +40,12 @@ from app.store.tables import (
     missing_row,
     read_row,
     read_rows,
-    readable_rows,
     versions,
     with_canary,
 )
-from blocklist.model.automatic_blocks import COUNTED_OWNERS, COUNTED_SOURCES
+from blocklist.model.automatic_blocks import AutomaticBlock, Dismissal
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
-from blocklist.model.claims import MAX_COUNTED, Claims
+from blocklist.model.claims import Claims
 from blocklist.model.names import Aliases, NameIndex, usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 
@@ -56,14 +54,7 @@ if TYPE_CHECKING:
 
 MAX_FULL_NAMES: Final = 20
 """Maximum number of full names in the log that are looked up for a short one."""
-MAX_DISMISSALS: Final = 10_000
-"""Maximum number of changes that dismissed claims which are loaded."""
-DISMISSALS: Final = select(changes).where(DISMISSING).order_by(changes.c.revision.desc()).limit(MAX_DISMISSALS)
-"""The last of these changes, the newest first."""
-MAX_AUTOMATIC_BLOCKS: Final = 10_000
-"""Maximum number of automatic blocks that are read from the log at the start."""
 _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
-_AFTER_ALL: Final = 2**53 + 1  # Greater than every revision.
 _COMPACTION_LOCK: Final = 0x626C6F63
 """Key of the advisory lock for compaction on PostgreSQL."""
 
@@ -78,8 +69,9 @@ PROBE_STATEMENTS: Final = (
 
 
 class Topic(StrEnum):
-    """What replicas notify each other about. LISTENERS and TOKENS have a version in the table `versions`."""
+    """What replicas notify each other about. All but CHANGES and CONTENTION have a version in the table `versions`."""
 
+    ALERTS = "alerts"
     CHANGES = "changes"
     LISTENERS = "listeners"
     TOKENS = "tokens"
@@ -104,15 +96,12 @@ class LastChange(NamedTuple):
 
 
 class LoadedState(NamedTuple):
-    """The list in the database, with the last change of each node.
-
-    Also the changes in the log that dismissed claims, and those for AutomaticBlocks.
-    """
+    """The list in the database, with the last change of each node, and what automatic owners have done."""
 
     snapshot: Snapshot
     last_changes: Mapping[str, LastChange]
-    dismissals: Sequence[Change] = ()
-    automatic_blocks: Sequence[Change] = ()
+    dismissals: Sequence[tuple[str, Dismissal]] = ()
+    automatic_blocks: Sequence[tuple[str, AutomaticBlock]] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,44 +141,7 @@ def load(connection: Connection) -> LoadedState:
     claims = {node.id: stored for node, stored in listed}
     last_changes = {row.id: LastChange(row.created_by, row.revision) for row in rows}
     snapshot = Snapshot(revision=revision, history=history, nodes=nodes, claims=claims)
-    dismissals = [change_from_row(row) for row in connection.execute(DISMISSALS)][::-1]
-    return LoadedState(snapshot, last_changes, dismissals, automatic_block_changes(connection))
-
-
-def automatic_block_changes(connection: Connection) -> list[Change]:
-    """The changes, in order, that began or ended the last blocks by automatic owners, and the last ones in between.
-
-    At most MAX_COUNTED blocks of each node id, and MAX_AUTOMATIC_BLOCKS in all.
-    """
-    # With a limit the log is read in order; otherwise by node, which takes ten times as long.
-    found = select(changes.c.revision, changes.c.node_id).where(
-        changes.c.type == ChangeType.BLOCKED.value, _is_automatic()
-    )
-    newest = found.order_by(changes.c.revision.desc()).limit(10 * MAX_AUTOMATIC_BLOCKS).subquery()
-    rank = func.row_number().over(partition_by=newest.c.node_id, order_by=newest.c.revision.desc())
-    numbered = select(newest, rank.label("rank")).subquery()
-    last = select(numbered.c.revision, numbered.c.node_id).where(numbered.c.rank <= MAX_COUNTED)
-    begun = last.order_by(numbered.c.revision.desc()).limit(MAX_AUTOMATIC_BLOCKS).cte("begun")
-    later = changes.alias("later")
-    following = later.c.node_id == begun.c.node_id, later.c.revision > begun.c.revision
-    # Not min(): that would read all later changes of the node.
-    freed = select(later.c.revision).where(*following, later.c.type.in_(_FREEING)).order_by(later.c.revision).limit(1)
-    ended = select(begun.c.revision, begun.c.node_id, freed.scalar_subquery().label("end")).cte("ended")
-    between = later.c.node_id == ended.c.node_id, later.c.revision < func.coalesce(ended.c.end, _AFTER_ALL)
-    last_before = select(later.c.revision).where(*between).order_by(later.c.revision.desc()).limit(1)
-    revisions = union_all(
-        select(ended.c.revision), select(ended.c.end), select(last_before.scalar_subquery()).select_from(ended)
-    )
-    rows = connection.execute(select(changes).where(changes.c.revision.in_(revisions)).order_by(changes.c.revision))
-    return list(readable_rows(changes, rows, _change))
-
-
-def _is_automatic() -> ColumnElement[bool]:
-    """Whether a change may be one of an automatic owner: see blocklist.model.automatic_blocks.is_automatic."""
-    prefixes = (pattern[:-1] if pattern.endswith("*") else f'{pattern}"' for pattern in COUNTED_OWNERS)
-    owners = (changes.c.claims.contains(f'"owner":"{prefix}', autoescape=True) for prefix in prefixes)
-    sources = changes.c.source.in_([source.value for source in COUNTED_SOURCES])
-    return or_(sources, changes.c.created_by.in_(COUNTED_OWNERS), *owners)
+    return LoadedState(snapshot, last_changes, load_dismissals(connection), load_blocks(connection))
 
 
 def log_tail(connection: Connection, since: int, limit: int) -> LogTail:

@@ -21,17 +21,19 @@ from threading import Lock, Thread
 from typing import Any, Final, Self, TypeVar
 
 import structlog
-from sqlalchemy import bindparam, delete, insert, not_, or_, select, update
+from sqlalchemy import Table, bindparam, delete, insert, not_, or_, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from app.store import queries
+from app.store.automatic import CommitRows, commit_rows
 from app.store.database import SchemaError, make_engine, sqlite_path, translating_driver_errors
 from app.store.errors import DAMAGED, DatabaseFileError, sqlite_code, to_unavailable
 from app.store.queries import PROBE_STATEMENTS, Head, LogTail, StaleError, Topic, log_row, log_tail
 from app.store.store import MAX_TAIL, OnRemoteChange, Query, Store
-from app.store.tables import blocked_nodes, changes, log_head
+from app.store.tables import automatic_blocks, blocked_nodes, changes, dismissals, log_head
+from blocklist.model.automatic_blocks import NO_BLOCKS, BlockRows
 from blocklist.model.changes import Change, ChangeType
 
 log = structlog.get_logger(__name__)
@@ -92,9 +94,11 @@ class SqliteStore(Store):
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - no other replicas
         return await self._run_in_writer(lambda: self._transaction(query))
 
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+    async def commit(
+        self, changes: Sequence[Change], *, after: int, history: str, blocks: BlockRows = NO_BLOCKS
+    ) -> None:
         if changes:
-            await self._run_in_writer(lambda: self._commit(changes, after, history))
+            await self._run_in_writer(lambda: self._commit(changes, after, history, blocks))
         else:
             self._check_available()  # No other process could have written.
 
@@ -136,8 +140,9 @@ class SqliteStore(Store):
         self.breaker.record_success()
         return result
 
-    def _commit(self, changes: Sequence[Change], after: int, history: str) -> None:
-        self._transaction(lambda connection: _write_changes(connection, changes, after))
+    def _commit(self, changes: Sequence[Change], after: int, history: str, blocks: BlockRows) -> None:
+        rows = commit_rows(changes, blocks)
+        self._transaction(lambda connection: _write_changes(connection, changes, after, rows))
         self._head_file.write(Head(history, changes[-1].revision))
 
     def _transaction(self, query: Query[T]) -> T:
@@ -245,7 +250,21 @@ _UPSERT_NODES: Final = _PreparedStatement(_upsert_nodes(), ())
 _DELETE_NODES: Final = _PreparedStatement(delete(blocked_nodes).where(blocked_nodes.c.id == bindparam("node_id")), ())
 
 
-def _write_changes(connection: Connection, new: Sequence[Change], after: int) -> None:
+def _upsert(table: Table) -> _PreparedStatement:
+    put = sqlite.insert(table)
+    key = table.primary_key.columns.keys()
+    written = {name: put.excluded[name] for name in sorted(set(table.c.keys()).difference(key))}
+    return _PreparedStatement(put.on_conflict_do_update(index_elements=key, set_=written), tuple(table.c.keys()))
+
+
+_UPSERT_BLOCKS: Final = _upsert(automatic_blocks)
+_UPSERT_DISMISSALS: Final = _upsert(dismissals)
+_DELETE_BLOCKS: Final = _PreparedStatement(
+    delete(automatic_blocks).where(automatic_blocks.c.revision == bindparam("removed")), ()
+)
+
+
+def _write_changes(connection: Connection, new: Sequence[Change], after: int, automatic: CommitRows) -> None:
     """Append the changes to the log and update the list. Raises StaleError if they do not follow the log."""
     if _UPDATE_HEAD.run(connection, before=after, last=new[-1].revision) != 1:
         raise StaleError(f"the log is not at revision {after}")
@@ -254,6 +273,10 @@ def _write_changes(connection: Connection, new: Sequence[Change], after: int) ->
     last = {change.node.id: change for change in new}
     if freed_ids := [(node_id,) for node_id, change in last.items() if change.type.frees]:
         _DELETE_NODES.run_many(connection, freed_ids)
+    if automatic:
+        _UPSERT_BLOCKS.run_many(connection, automatic.blocks)
+        _DELETE_BLOCKS.run_many(connection, [(revision,) for revision in automatic.removed])
+        _UPSERT_DISMISSALS.run_many(connection, automatic.dismissals)
 
 
 class WriterThread:

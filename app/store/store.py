@@ -13,11 +13,12 @@ from typing import ClassVar, Final, TypeVar
 import structlog
 from sqlalchemy.engine import Connection
 
-from app.store import listeners, queries, tokens
+from app.store import automatic, listeners, queries, tokens
 from app.store.errors import CircuitBreaker
 from app.store.listeners import ListenerStore
 from app.store.queries import ALL, ChangeFilter, LoadedState, LoggedNames, LogTail, PastList, Topic
 from app.store.tokens import TokenStore
+from blocklist.model.automatic_blocks import NO_BLOCKS, BlockRows
 from blocklist.model.changes import Change
 from blocklist.model.errors import CompactedError
 from blocklist.model.names import Aliases, no_aliases
@@ -80,8 +81,10 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        """Write the changes durably, all or none.
+    async def commit(
+        self, changes: Sequence[Change], *, after: int, history: str, blocks: BlockRows = NO_BLOCKS
+    ) -> None:
+        """Write the changes durably, all or none, and what they do to the stored automatic blocks.
 
         Raises queries.StaleError unless the log is at revision `after` of this history, also for no changes.
         """
@@ -151,8 +154,8 @@ class Store(ABC):
         """The list at a time (Unix ms) in the past. Raises CompactedError if the log does not reach back to it."""
         return await self.read(lambda connection: _list_at(connection, timestamp))
 
-    async def compact(self, *, keep_from: int, older_than: int, always_keep_from: int, limit: int) -> int:
-        """Remove old changes from the log (see queries.compactable); return how many."""
+    async def compact(self, *, keep_from: int, older_than: int, always_keep_from: int, limit: int, now: int) -> int:
+        """Remove old changes from the log (see queries.compactable), and what is too old at `now`; return how many."""
         rule = partial(
             queries.compactable,
             keep_from=keep_from,
@@ -160,7 +163,7 @@ class Store(ABC):
             always_keep_from=always_keep_from,
             limit=limit,
         )
-        return await self.write(lambda connection: _compact(connection, rule(connection)))
+        return await self.write(lambda connection: _compact(connection, rule(connection), now))
 
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         """At most `limit` changes after revision `since`, in order."""
@@ -198,8 +201,11 @@ def _list_at(connection: Connection, timestamp: int) -> PastList:
     return queries.list_at(connection, timestamp)
 
 
-def _compact(connection: Connection, removable: tuple[int, int] | None) -> int:
-    if removable is None or not queries.try_compaction_lock(connection):
+def _compact(connection: Connection, removable: tuple[int, int] | None, now: int) -> int:
+    if not queries.try_compaction_lock(connection):
+        return 0
+    automatic.forget_old(connection, now)
+    if removable is None:
         return 0
     number, last = removable
     queries.advance_base(connection, last)

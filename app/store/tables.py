@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
 import structlog
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Row, String, Table, Text, and_, literal_column
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, Row, String, Table, Text
 
 from blocklist.model.changes import ChangeType, Source
 from blocklist.model.claims import Claim, Claims, Repeat, author_claim, is_author_claim, merge_claims
@@ -75,10 +75,46 @@ changes = Table(
 Index(None, changes.c.node_id, changes.c.revision)
 # The migrations set these conditions on PostgreSQL, too: setting them here would load that dialect for SQLite.
 Index(None, changes.c.created_by, changes.c.revision, sqlite_where=changes.c.created_by.is_not(None))
-# Not a parameter: the databases use the index only for a query with the same constant.
-DISMISSING: Final = and_(changes.c.type == literal_column("'unblocked'"), changes.c.claims.is_not(None))
-"""Condition of the changes that dismissed claims."""
-Index("ix_changes_dismissals", changes.c.revision, sqlite_where=DISMISSING)
+
+automatic_blocks = Table(
+    "automatic_blocks",
+    metadata,
+    Column("revision", _Revision, primary_key=True, autoincrement=False),
+    Column("node_id", String(253), nullable=False),
+    Column("begin_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger),
+    Column("is_claimed", Boolean, nullable=False),
+    comment="The last blocks of each node that automatic owners made. revision: of the change that began it; end_ms:"
+    " null while it lasts; is_claimed: whether an automatic owner claims the node, or did until the end.",
+)
+
+dismissals = Table(
+    "dismissals",
+    metadata,
+    Column("node_id", String(253), primary_key=True),
+    Column("owner", String(128), primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("dismissed_by", String(253)),
+    Column("revision", BigInteger, nullable=False),
+    comment="Automatic owners that were last overruled when somebody unblocked a node. revision: of that change.",
+    sqlite_with_rowid=False,
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("owner", String(128), primary_key=True),
+    Column("started_ms", BigInteger),
+    Column("ended_ms", BigInteger),
+    Column("resolved_ms", BigInteger),
+    Column("revision", BigInteger, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    comment="The last event of each alert. started_ms, ended_ms: its startsAt and endsAt; resolved_ms: when the service"
+    " saw that it had ended, null while it fires; revision: of the list when it was last seen to end, 0 if never;"
+    " seen_ms: when it was last posted.",
+    sqlite_with_rowid=False,
+)
+Index(None, alerts.c.seen_ms)
 
 log_base = Table(
     "log_base",
@@ -197,6 +233,7 @@ def dump_claims(claims: Claims) -> str:
             "cause": claim.block.cause,
             **({"canary": True} if claim.block.canary else {}),
             **({} if claim.repeat is None else {"repeat": asdict(claim.repeat)}),
+            **({"continues": True} if claim.continues else {}),
         }
         for claim in claims
     ]
@@ -245,15 +282,17 @@ def _claim(
     cause: str,
     canary: bool = False,
     repeat: dict[str, Any] | None = None,
+    continues: bool = False,
     **times: Any,
 ) -> Claim:
     if not isinstance(owner, str) or not isinstance(author, str | None):
         raise TypeError("an owner or author is not text")
-    if not isinstance(canary, bool):
-        raise TypeError("canary is not a boolean")
+    if not isinstance(canary, bool) or not isinstance(continues, bool):
+        raise TypeError("canary or continues is not a boolean")
     start, end = times["start"], times["end"]
     block = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause, canary=canary)
-    return Claim(owner=owner, author=author, block=block, repeat=None if repeat is None else Repeat(**repeat))
+    why = None if repeat is None else Repeat(**repeat)
+    return Claim(owner=owner, author=author, block=block, repeat=why, continues=continues)
 
 
 # Reads rows into values. SQLite stores any value in any column, and an operator may edit a row by hand.

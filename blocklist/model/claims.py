@@ -46,14 +46,10 @@ class Repeat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepeatRule:
-    """Each block within `window` doubles the duration, up to `max_duration`; a `window` of 0 disables this.
-
-    Only blocks that are among the last `max_changes` changes count: a replica that starts knows no others.
-    """
+    """Each block within `window` doubles the duration, up to `max_duration`; a `window` of 0 disables this."""
 
     window: int = 0
     max_duration: int = 0
-    max_changes: int = 1_000_000
 
     def duration(self, usual: int, earlier: int) -> int:
         """The duration of a block after `earlier` others. A usual duration beyond the maximum is not shortened."""
@@ -101,7 +97,8 @@ What an author claims for himself always fits: alerts, or the owners of one toke
 class Claim:
     """One owner's reason for a node to be blocked: `block` is the block that it asks for; `author` is who made it.
 
-    `repeat` says why an automatic one lasts longer than usual; None if it does not.
+    `repeat` says why an automatic one lasts longer than usual; None if it does not. One that `continues` is for an
+    event for which the node was blocked before: it is no further automatic block.
     """
 
     # Final instead of `frozen`: see Change.
@@ -109,6 +106,7 @@ class Claim:
     author: Final[str | None]
     block: Final[BlockedNode]
     repeat: Final[Repeat | None] = None
+    continues: Final[bool] = False
 
 
 Claims = tuple[Claim, ...]
@@ -130,8 +128,8 @@ def is_author_claim(claims: Claims, author: str | None, block: BlockedNode) -> b
     if len(claims) != 1:
         return False
     (claim,) = claims
-    plain = claim.author == author and claim.owner == default_owner(author) and claim.repeat is None
-    return plain and (claim.block is block or claim.block == block)
+    own = claim.author == author and claim.owner == default_owner(author)
+    return own and claim.repeat is None and not claim.continues and (claim.block is block or claim.block == block)
 
 
 def merge_claims(claims: Iterable[Claim]) -> BlockedNode:

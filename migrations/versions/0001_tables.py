@@ -13,11 +13,11 @@ depends_on = None
 
 _REVISION = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _KNOWN_AUTHOR = sa.text("created_by IS NOT NULL")
-_DISMISSING = sa.text("type = 'unblocked' AND claims IS NOT NULL")
 
 
 def upgrade() -> None:
     _create_list_and_log()
+    _create_automatic()
     _create_listeners()
     _create_credentials()
     _create_replicas()
@@ -59,8 +59,10 @@ def _create_list_and_log() -> None:
         sa.PrimaryKeyConstraint("revision", name="pk_changes"),
     )
     op.create_index("ix_changes_node_id_revision", "changes", ["node_id", "revision"])
-    _create_partial_index("ix_changes_created_by_revision", ["created_by", "revision"], _KNOWN_AUTHOR)
-    _create_partial_index("ix_changes_dismissals", ["revision"], _DISMISSING)
+    columns = ["created_by", "revision"]
+    op.create_index(
+        "ix_changes_created_by_revision", "changes", columns, sqlite_where=_KNOWN_AUTHOR, postgresql_where=_KNOWN_AUTHOR
+    )
 
 
 def _block_columns() -> list[sa.Column[Any]]:
@@ -72,8 +74,38 @@ def _block_columns() -> list[sa.Column[Any]]:
     ]
 
 
-def _create_partial_index(name: str, columns: list[str], condition: sa.TextClause) -> None:
-    op.create_index(name, "changes", columns, sqlite_where=condition, postgresql_where=condition)
+def _create_automatic() -> None:
+    op.create_table(
+        "automatic_blocks",
+        sa.Column("revision", _REVISION, nullable=False, autoincrement=False),
+        sa.Column("node_id", sa.String(253), nullable=False),
+        sa.Column("begin_ms", sa.BigInteger, nullable=False),
+        sa.Column("end_ms", sa.BigInteger),
+        sa.Column("is_claimed", sa.Boolean, nullable=False),
+        sa.PrimaryKeyConstraint("revision", name="pk_automatic_blocks"),
+    )
+    op.create_table(
+        "dismissals",
+        sa.Column("node_id", sa.String(253), nullable=False),
+        sa.Column("owner", sa.String(128), nullable=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("dismissed_by", sa.String(253)),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("node_id", "owner", name="pk_dismissals"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "alerts",
+        sa.Column("owner", sa.String(128), nullable=False),
+        sa.Column("started_ms", sa.BigInteger),
+        sa.Column("ended_ms", sa.BigInteger),
+        sa.Column("resolved_ms", sa.BigInteger),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("seen_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("owner", name="pk_alerts"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_alerts_seen_ms", "alerts", ["seen_ms"])
 
 
 def _create_listeners() -> None:
@@ -152,7 +184,7 @@ def _create_replicas() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("topic", name="pk_versions"),
     )
-    op.bulk_insert(versions, [{"topic": "listeners", "version": 0}, {"topic": "tokens", "version": 0}])
+    op.bulk_insert(versions, [{"topic": topic, "version": 0} for topic in ("alerts", "listeners", "tokens")])
 
 
 def downgrade() -> None:
@@ -163,6 +195,9 @@ def downgrade() -> None:
         "tokens",
         "reports",
         "listeners",
+        "alerts",
+        "dismissals",
+        "automatic_blocks",
         "changes",
         "log_base",
         "blocked_nodes",

@@ -11,8 +11,8 @@ import httpx
 import httpx2
 import pytest
 
-from app.engine.dismissals import MEMORY_MS
 from app.settings import SettingsError, read_settings
+from blocklist.model.automatic_blocks import MEMORY_MS
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, revision_of

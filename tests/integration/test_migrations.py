@@ -26,12 +26,10 @@ from app.store.database import (
     MIGRATIONS,
     SchemaError,
     check_schema,
-    is_postgresql,
     latest_revision,
     make_blocking_engine,
     migrate,
 )
-from app.store.queries import DISMISSALS
 from app.store.tables import metadata
 from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, revision_of
 from tests.integration.conftest import Start, StartInProcess
@@ -277,20 +275,6 @@ def _unique(inspector: Inspector, table: str) -> dict[str, str]:
     keys = [*inspector.get_unique_constraints(table), *inspector.get_foreign_keys(table), *indexes]
     primary = inspector.get_pk_constraint(table)["constrained_columns"]
     return {f"key {key['name']}": "must be given" for key in keys} | {"primary key": ", ".join(primary)}
-
-
-def test_the_dismissals_are_found_by_their_index_not_by_scanning_the_log(empty: str) -> None:
-    """A million changes would take 0.3 s at each start."""
-    migrate(empty)
-    engine = make_blocking_engine(empty)
-    query = str(DISMISSALS.compile(engine, compile_kwargs={"literal_binds": True}))
-    with engine.connect() as connection:
-        if is_postgresql(empty):
-            connection.exec_driver_sql("SET enable_seqscan = off")  # The table is empty.
-        explain = "EXPLAIN" if is_postgresql(empty) else "EXPLAIN QUERY PLAN"
-        plan = "\n".join(map(str, connection.exec_driver_sql(f"{explain} {query}")))
-    engine.dispose()
-    assert "ix_changes_dismissals" in plan, plan
 
 
 class TestWhileAServiceRuns:

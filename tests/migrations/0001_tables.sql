@@ -32,6 +32,24 @@ VALUES
     ('old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b,c', 'anna', 3, '[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"},{"owner":"evidence","author":"evidence","action":"MARK_BLOCKED","start":1700000003500,"end":1700000006000,"cause":"c"}]'),
     ('old-3', 'MARK_BLOCKED', 1700000004000, 1700090000000, 'x', 'Zoë O''Neil', 4, NULL);
 
+INSERT INTO automatic_blocks
+    (revision, node_id, begin_ms, end_ms, is_claimed)
+VALUES
+    (10, 'short', 1700000010000, 1700000010500, TRUE),
+    (13, 'worker-1', 1700000013000, NULL, FALSE);
+
+INSERT INTO dismissals
+    (node_id, owner, at_ms, dismissed_by, revision)
+VALUES
+    ('10.0.0.7', 'alertmanager/809c736d29768b8c', 1700000009000, 'anna', 9),
+    ('old-3', 'detection', 1700000007000, NULL, 7);
+
+INSERT INTO alerts
+    (owner, started_ms, ended_ms, resolved_ms, revision, seen_ms)
+VALUES
+    ('alertmanager/809c736d29768b8c', 1700000008000, 1700000009100, 1700000009200, 9, 1700000009200),
+    ('alertmanager/d4782649c84de0e7', NULL, NULL, NULL, 0, 1700000010000);
+
 INSERT INTO listeners
     (id, role, session, former, callback_url, lease_ms, acked, lapsed_ms, secret, old_secret, old_secret_until_ms, min_nodes, lease_end_ms, since_ms, owner, version, principal)
 VALUES
@@ -64,5 +82,6 @@ INSERT INTO replicas
 VALUES
     ('0badcafe', 1700003000000);
 
+UPDATE versions SET version = 2 WHERE topic = 'alerts';
 UPDATE versions SET version = 5 WHERE topic = 'listeners';
 UPDATE versions SET version = 3 WHERE topic = 'tokens';

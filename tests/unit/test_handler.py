@@ -17,7 +17,9 @@ from app.engine.background import TaskHealth
 from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
 from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
+from blocklist.model.automatic_blocks import NO_BLOCKS, AutomaticBlocks, BlockRows
 from blocklist.model.changes import Author, Change, Snapshot
+from blocklist.model.claims import RepeatRule
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, UnavailableError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -52,7 +54,9 @@ class RecordingLog:
             draft.block(blocked_node(node_id), allow_merge=True)
         self.transactions.append(draft.changes)
 
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+    async def commit(
+        self, changes: Sequence[Change], *, after: int, history: str, blocks: BlockRows = NO_BLOCKS
+    ) -> None:
         await self.commit_allowed.wait()
         if (after, history) != (self.revision, self.history):
             self.stale_commits += 1
@@ -125,7 +129,9 @@ class HandlerHarness:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
-        self.handler = BlocklistHandler(self.tracker, cast("Store", self.log), lambda: 1000, self.publisher)
+        self.handler = BlocklistHandler(
+            self.tracker, cast("Store", self.log), lambda: 1000, self.publisher, AutomaticBlocks(RepeatRule())
+        )
         self.health = TaskHealth()
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
@@ -254,9 +260,11 @@ def test_a_commit_that_fails_unexpectedly_has_an_unknown_outcome_and_is_read_fro
         async with HandlerHarness() as harness:
             commit = harness.log.commit
 
-            async def commit_and_fail(changes: Sequence[Change], *, after: int, history: str) -> None:
+            async def commit_and_fail(
+                changes: Sequence[Change], *, after: int, history: str, blocks: BlockRows = NO_BLOCKS
+            ) -> None:
                 harness.log.commit = commit  # type: ignore[method-assign]
-                await commit(changes, after=after, history=history)
+                await commit(changes, after=after, history=history, blocks=blocks)
                 raise error
 
             harness.log.commit = commit_and_fail  # type: ignore[method-assign]
@@ -388,7 +396,9 @@ class BusyLog(RecordingLog):
         self.before_locks = before_locks
         self.locks = 0
 
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+    async def commit(
+        self, changes: Sequence[Change], *, after: int, history: str, blocks: BlockRows = NO_BLOCKS
+    ) -> None:
         if not self.is_locked:
             self.add_remote_change(f"other-{self.revision}")
         await super().commit(changes, after=after, history=history)
