@@ -246,7 +246,8 @@ def _chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
 # EventStream: the response to a watch, a stream of server-sent events from a cursor.
 
 KEEPALIVE_SECONDS: Final = 15.0
-"""Interval of comments, which keep proxies from closing the connection and detect clients that are gone."""
+"""Interval of `ping` events: they keep proxies from closing the connection, detect clients that are gone, and show a
+client that the service still works. A comment would not do: browsers hide comments from pages."""
 CATCH_UP_SECONDS: Final = 2.0
 """Time that a cursor ahead of this replica waits for it; then the database is asked whether the revision exists."""
 DIRECT: Final = "blocklist.direct"
@@ -341,7 +342,8 @@ class EventStream:
 
     async def _send_events(self, send: Send) -> None:
         """Send all changes, until the service stops or the stream is closed."""
-        await self._send_keepalive(send)
+        self._keepalive_due = False
+        await _send(send, b": watching\n\n")
         await self._start(send)
         while not self._ended and self._history == self._feed.history:
             if self._keepalive_due:
@@ -354,14 +356,14 @@ class EventStream:
                 await self._wait()
 
     def _start_keepalive_timer(self) -> None:
-        # One timer per stream, so that the comments of thousands of streams are spread over the interval.
+        # One timer per stream, so that the pings of thousands of streams are spread over the interval.
         self._keepalive_due = True
         self._keepalive_timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._start_keepalive_timer)
         self._resume()
 
     async def _send_keepalive(self, send: Send) -> None:
         self._keepalive_due = False
-        await _send(send, b": watching\n\n")
+        await _send(send, sse("ping", b"{}"))
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -411,7 +413,7 @@ class EventStream:
 def _headers(feed: ChangeFeed) -> list[tuple[bytes, bytes]]:
     return [
         (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-cache"),
+        (b"cache-control", b"no-cache, no-transform"),  # compressed, an event may wait in a proxy for the next one
         (b"x-accel-buffering", b"no"),
         (b"blocklist-revision", b"%d" % feed.revision),
         (b"blocklist-history", feed.history.encode()),

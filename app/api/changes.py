@@ -29,7 +29,8 @@ router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER])
 _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events: `snapshot`, `blocked`, `merged`, `narrowed`, `unblocked`, `expired`; `bye` when the"
-        " service stops. A change of another type leaves the node as it is in the change.",
+        " service stops; `ping`, without an id, every 15 s. A change of another type leaves the node as it is in the"
+        " change.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},

@@ -65,9 +65,12 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     """Register a listener (201) or renew its lease (200). A new session replaces the old one; it gets a snapshot."""
     service = service_of(request)
     registration = RegistrationBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).value(listener_id)
+    principal = await listener_principal(request)
     if registration.callback_url is not None:
-        await service.callback_policy.resolve(registration.callback_url)
-    entry, new = await service.registry.register(registration, await listener_principal(request))
+        service.callback_policy.check(registration.callback_url)
+        await service.registry.check_room(listener_id, principal)
+        await service.callback_policy.resolve(registration.callback_url, principal)
+    entry, new = await service.registry.register(registration, principal)
     body = _one_body(service, entry) | ({"secret": entry.secret.current} if new else {})
     return JsonResponse(request, dump_json(body), HTTPStatus.CREATED if new else HTTPStatus.OK)
 

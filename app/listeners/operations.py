@@ -154,8 +154,7 @@ class ListenerRegistry:
 
         Here and below, `principal` is who makes the request; None without authentication.
         """
-        if principal is not None and not self._quota.has(principal, requested.id):
-            await self.refresh()  # Others may have registered listeners of this principal.
+        await self.check_room(requested.id, principal)
         async with self._reader.lock:
             if (renewed := self._renew_in_memory(self._directory.get(requested.id), requested, principal)) is not None:
                 return renewed, False
@@ -168,6 +167,12 @@ class ListenerRegistry:
                 return self._registered(stored, requested, principal)
 
             return await self._update(requested.id, change), new
+
+    async def check_room(self, listener_id: str, principal: str | None) -> None:
+        """Raise TooManyListenersError if the principal may not have this listener; UnavailableError."""
+        if principal is not None and not self._quota.has(principal, listener_id):
+            await self.refresh()  # Others may have registered listeners of this principal.
+        self._listener_in_the_way(listener_id, principal)
 
     async def heartbeat(
         self, listener_id: str, session: str, acked: int | None, report: Report, principal: str | None
@@ -224,8 +229,14 @@ class ListenerRegistry:
 
     async def _make_room(self, listener_id: str, principal: str | None) -> None:
         """Remove the listener of a principal at its limit that lapsed first. Raises TooManyListenersError."""
+        if (first := self._listener_in_the_way(listener_id, principal)) is not None:
+            await self._database.remove([first.id])
+            self._directory.remove(first.id)
+
+    def _listener_in_the_way(self, listener_id: str, principal: str | None) -> ListenerEntry | None:
+        """The listener that lapsed first, if the principal is at its limit. Raises TooManyListenersError."""
         if principal is None or not self._quota.is_full(principal, listener_id):
-            return
+            return None
         own = (self._directory.get(own_id) for own_id in self._quota.ids_of(principal))
         lapsed = [entry for entry in own if entry is not None and entry.expired]
         if not lapsed:
@@ -233,9 +244,7 @@ class ListenerRegistry:
                 f"There are {self._quota.max_listeners} live listeners with this token, as many as it may have"
                 " (BLOCKLIST_MAX_LISTENERS_PER_TOKEN): deregister some of them, or use another token."
             )
-        first = min(lapsed, key=lambda entry: (entry.listener.lease_end, entry.id))
-        await self._database.remove([first.id])
-        self._directory.remove(first.id)
+        return min(lapsed, key=lambda entry: (entry.listener.lease_end, entry.id))
 
     def _renew_in_memory(
         self, entry: ListenerEntry | None, requested: Registration, principal: str | None

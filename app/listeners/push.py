@@ -248,7 +248,7 @@ class Pusher:
             elif entry.has_acked(self._feed.revision):
                 await self._wait(entry)
             try:
-                target = target or await self._callback_policy.resolve(entry.listener.callback_url or "")
+                target = await self._allowed_target(entry, target)
                 await self._push(entry, target)
             except (BlocklistError, PushError) as error:
                 failures = self._record_failure(entry, str(error), _shown_error(error, target), failures)
@@ -258,6 +258,13 @@ class Pusher:
                 failures = self._record_failure(entry, reason, reason, failures)
             else:
                 failures = 0
+
+    async def _allowed_target(self, entry: ListenerEntry, target: PinnedTarget | None) -> PinnedTarget:
+        """The target, if it is still allowed; otherwise a new one. Raises InvalidError, UnavailableError."""
+        if target is not None and self._callback_policy.allows(target):
+            return target
+        listener = entry.listener
+        return await self._callback_policy.resolve(listener.callback_url or "", listener.principal)
 
     async def _wait(self, entry: ListenerEntry) -> None:
         """Wait for changes, at most until the next empty push is due."""

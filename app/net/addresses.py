@@ -1,8 +1,9 @@
-"""Networks, addresses of this machine and of clients behind proxies, secure URLs, accepted values of Host. Pure."""
+"""Networks, addresses of this machine and of clients behind proxies, secure URLs, accepted values of Host."""
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -38,9 +39,64 @@ def is_loopback(host: str) -> bool:
 
 
 def reaches_this_machine(address: str) -> bool:
-    """Whether a connection to this IP address ends on this machine; the unspecified address does as well."""
-    parsed = _unmapped(ip_address(address))
-    return parsed.is_loopback or parsed.is_unspecified
+    """Whether a connection to this IP address ends on this machine: loopback, unspecified, or of an interface."""
+    return any(it.is_loopback or it.is_unspecified or _is_own(it) for it in _meanings(address))
+
+
+def is_link_local(address: str) -> bool:
+    """Whether this IP address is one of the network to which the machine is attached, and of no other."""
+    return any(it.is_link_local for it in _meanings(address))
+
+
+_METADATA_SERVICES: Final = frozenset(
+    map(
+        ip_address,
+        (
+            "169.254.169.254",  # most clouds
+            "169.254.170.2",  # AWS: tasks of ECS
+            "169.254.170.23",  # AWS: pods of EKS
+            "fd00:ec2::23",
+            "fd00:ec2::254",  # AWS
+            "fd20:ce::254",  # Google
+            "fd00:c1::a9fe:a9fe",  # Oracle
+            "192.0.0.192",  # Oracle
+            "168.63.129.16",  # Azure
+            "100.100.100.200",  # Alibaba
+            "169.254.0.23",  # Tencent
+        ),
+    )
+)
+
+
+def is_metadata_service(address: str) -> bool:
+    """Whether a cloud answers at this IP address, with credentials of this machine."""
+    return any(it in _METADATA_SERVICES for it in _meanings(address))
+
+
+_TRANSLATED: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
+"""Networks in whose addresses the last 32 bits are an IPv4 address: NAT64, and IPv4-compatible addresses."""
+
+
+def _meanings(address: str) -> set[IPv4Address | IPv6Address]:
+    """The address, and the IPv4 addresses that it carries: a gateway or the kernel may connect to those."""
+    parsed = ip_address(address)
+    found: set[IPv4Address | IPv6Address] = {_unmapped(parsed)}
+    if isinstance(parsed, IPv6Address):
+        found |= {it for it in (parsed.sixtofour, *(parsed.teredo or ())) if it is not None}
+        if int(parsed) > 1 and any(parsed in network for network in _TRANSLATED):
+            found.add(IPv4Address(int(parsed) & 0xFFFF_FFFF))
+    return found
+
+
+def _is_own(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an interface of this machine has the address: then the kernel would send from it as well."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))  # sends nothing
+            return ip_address(probe.getsockname()[0]) == address
+    except OSError:
+        return False
 
 
 def check_secure_url(url: str) -> str:

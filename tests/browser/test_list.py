@@ -155,6 +155,21 @@ def test_a_lost_connection_shows(browser: Browser, start: Start) -> None:
         expect(page.locator("#node-n1")).to_be_visible()
 
 
+def test_a_service_that_hangs_shows(browser: Browser, start: Start) -> None:
+    """No connection is closed then: only the pings are missing."""
+    service = start()
+    with monitored(browser, service.url) as monitor:
+        page = monitor.context.new_page()
+        page.clock.install()
+        open_live(page)
+        page.clock.fast_forward(39_000)
+        expect(page.locator("#live-text")).to_have_text("Live")
+        with service.paused():
+            page.clock.fast_forward(3_000)
+            expect(page.locator("#live-text")).to_have_text("Connection lost; reconnecting")
+        expect(page.locator("#live-text")).to_have_text("Live")
+
+
 def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
     """Listeners, evidence, a node, and the charts with their tables."""
     client = fresh_client

@@ -77,7 +77,7 @@ def test_an_unusable_admin_token_file_is_refused(
 def test_an_admin_token_file_that_cannot_be_created_is_reported(tmp_path: Path, database_url: str) -> None:
     file = tmp_path / "missing" / "admin.token"
     message = refusal(database_url=database_url, auth="tokens", admin_token_file=str(file))
-    assert f"{file} cannot be created" in message
+    assert f"create the folder of {file}" in message
 
 
 @pytest.mark.parametrize(

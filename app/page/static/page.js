@@ -35,10 +35,13 @@ const CHANGE_TEXT = {
   expired: "is free: its block has expired",
 };
 
+// The service sends a ping every 15 s.
+const SILENCE_MS = 40000;
+
 function watchList(live) {
   const text = live.querySelector("#live-text");
   const announcement = document.getElementById("announcement");
-  let retry;
+  let retry, lost = false;
 
   function reloadList() {
     for (const id of ["list", "share", "timeline"]) {
@@ -54,24 +57,37 @@ function watchList(live) {
   }
 
   function open() {
-    clearTimeout(retry);
     const source = new EventSource(live.dataset.watch);
-    let lost = false;
-    source.onopen = () => {
+    let heard = Date.now();
+    function again(delay) {
+      source.close();
+      clearInterval(check);
+      retry = setTimeout(open, delay);
+    }
+    function lose() {
+      lost = true;
+      show("off", "Connection lost; reconnecting");
+    }
+    function alive() {
+      heard = Date.now();
       show("on", "Live");
       if (lost) reloadList();
       lost = false;
-    };
+    }
+    // A service that hangs, or a network that drops everything, closes no connection.
+    const check = setInterval(() => {
+      if (Date.now() - heard >= SILENCE_MS) { lose(); again(0); }
+    }, 1000);
+    source.onopen = alive;
+    source.addEventListener("ping", alive);
     source.onerror = () => {
-      lost = true;
-      show("off", "Connection lost; reconnecting");
+      lose();
       // Closed permanently: the response was an error. If the session has ended, reloading the list leads to the login page.
-      if (source.readyState === EventSource.CLOSED) {
-        retry = setTimeout(() => { reloadList(); open(); }, 5000);
-      }
+      if (source.readyState === EventSource.CLOSED) { reloadList(); again(5000); }
     };
     for (const type of Object.keys(CHANGE_TEXT)) {
       source.addEventListener(type, (event) => {
+        alive();
         const change = JSON.parse(event.data);
         const by = change.createdBy ? ` by ${change.createdBy}` : "";
         announcement.textContent = `${change.node.id} ${CHANGE_TEXT[type]}${by}.`;
@@ -79,7 +95,7 @@ function watchList(live) {
       });
     }
     source.addEventListener("snapshot", reloadList);
-    addEventListener("pagehide", () => source.close(), { once: true });
+    addEventListener("pagehide", () => { source.close(); clearInterval(check); clearTimeout(retry); }, { once: true });
   }
   open();
 
