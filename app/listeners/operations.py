@@ -68,10 +68,7 @@ class HeartbeatRecorder:
         if report != EMPTY_REPORT:
             self._directory.check_size(entry, report)
         moved = listener.acked != entry.listener.acked
-        entry.listener = listener
-        if moved:
-            self._directory.record_ack(entry)
-        self._directory.confirm(entry)
+        self._directory.renew(entry, listener)
         at = entry.next_timestamp(now)
         parts = set() if report == EMPTY_REPORT else self._directory.apply_report(entry, report, at)
         self._unsaved.add(entry, at, acked=moved, parts=parts)

@@ -249,15 +249,16 @@ class ListenerReader:
 
     def _merge(self, entry: ListenerEntry, stored: StoredListener) -> None:
         """Apply a renewal, an acknowledgement or an expiry."""
-        before = entry.listener
+        known = entry.listener
+        # Without replicas what is stored is that it was confirmed once.
+        confirmed = known.confirmed or (self._replicated and stored.listener.confirmed)
+        listener = replace(stored.listener, confirmed=confirmed)
         if stored.expired_at is None:
-            entry.listener = stored.listener.with_latest(before)
+            self._directory.renew(entry, listener.with_latest(known))
         else:
-            entry.listener = replace(stored.listener, acked=before.acked)
+            entry.listener = replace(listener, acked=known.acked)
         entry.secret = stored.secret
         self._directory.index(entry)
-        if entry.listener.acked != before.acked:
-            self._directory.record_ack(entry)
         if stored.expired_at is not None and not entry.expired:
             self._directory.expire(entry)
 
@@ -329,7 +330,7 @@ class ListenerWriter:
             await self._reader.sync()
             self._renew_leases()
             for entry in self._directory.entries:
-                entry.confirmed = False
+                entry.listener = replace(entry.listener, confirmed=False)
 
     def notify_remote_change(self) -> None:
         """Another replica has written something about listeners."""
@@ -382,12 +383,15 @@ class ListenerWriter:
 
     async def _renew_replica_lease(self) -> None:
         """Renew this replica's lease. If it had expired, other replicas may have taken over: read everything again."""
-        if not self._ownership.is_valid and await self._ownership.is_alone():
-            # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease. Saved before this
-            # replica is live, because replicas that see it live take the stored leases as they are.
-            await self._reader.sync()
-            self._renew_leases()
-            await self._flush()
+        if not self._ownership.is_valid:
+            self._doubt_ended_leases()
+            if await self._ownership.is_alone():
+                # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease. Nobody knows
+                # whether it still lives. Saved before this replica is live: others then take what is stored as it is.
+                await self._database.unconfirm()
+                await self._reader.sync()
+                self._renew_leases()
+                await self._flush()
         await self._ownership.renew()
         was_valid = self._ownership.is_valid
         if not was_valid:
@@ -451,6 +455,13 @@ class ListenerWriter:
             if not entry.expired:
                 entry.listener = replace(entry.listener, lease_end=now + entry.listener.lease)
                 self._unsaved.add(entry, now)
+
+    def _doubt_ended_leases(self) -> None:
+        """After a pause of this replica, or an outage: a listener whose lease ended meanwhile may have ended, too."""
+        now = self._clock()
+        for entry in self._directory.entries:
+            if not entry.is_live(now):
+                entry.listener = replace(entry.listener, confirmed=False)
 
     def _knows_renewals(self) -> bool:
         """Whether heartbeats that other replicas received have been saved by them, and read here."""

@@ -65,8 +65,6 @@ class ListenerEntry:
 
     `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push as
     callers see it, `logged_error` the same in the log of this replica.
-    `confirmed` is whether it has sent a heartbeat since this process started: earlier reports are lost, and what it
-    acknowledged then may not be in force any more.
     `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
     (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
     `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
@@ -78,7 +76,6 @@ class ListenerEntry:
     secret: Secret
     owner: str | None = None
     expired: bool = False
-    confirmed: bool = True
     error: str | None = None
     logged_error: str | None = None
     report: Report = EMPTY_REPORT
@@ -127,14 +124,14 @@ class ListenerEntry:
         return not self.listener.is_behind(revision)
 
     def has_confirmed(self, revision: int) -> bool:
-        """Whether it has acknowledged `revision`, and is known to have been alive since this process started."""
-        return self.confirmed and self.has_acked(revision)
+        """Whether it has acknowledged `revision`, and that is known to be in force still."""
+        return self.listener.confirmed and self.has_acked(revision)
 
     @property
     def confirmed_revision(self) -> int:
         """The revision up to which `has_confirmed` holds; -1 if for none."""
         acked = self.listener.acked
-        return acked if acked is not None and self.confirmed else -1
+        return acked if acked is not None and self.listener.confirmed else -1
 
     def state_of(self, revision: int, node_id: str, tasks: TaskCount = NO_TASKS) -> BlockState:
         """What is known here of the change of the node at `revision`; `tasks` are those of the listener on the node."""
@@ -402,16 +399,13 @@ class ListenerDirectory:
         findings = {piece.node: piece.finding for piece in self._evidence.of_application(entry.id)}
         return size_of(report.over(entry.report), {**findings, **(report.evidence or {})})
 
-    def record_ack(self, entry: ListenerEntry) -> None:
-        """The cursor of the listener has moved."""
-        if entry.listener.acked is not None:
-            entry.acks.append((entry.listener.acked, self._clock()))
+    def renew(self, entry: ListenerEntry, listener: Listener) -> None:
+        """A heartbeat of the registration has arrived, here or at another replica."""
+        before, entry.listener = entry.listener, listener
+        if listener.acked is not None and listener.acked != before.acked:
+            entry.acks.append((listener.acked, self._clock()))
             self._signal()
-
-    def confirm(self, entry: ListenerEntry) -> None:
-        """The listener has sent a heartbeat."""
-        if not entry.confirmed:
-            entry.confirmed = True
+        if listener.confirmed and not before.confirmed:
             self._signal()
 
     def apply_report(self, entry: ListenerEntry, report: Report, at: int) -> set[str]:

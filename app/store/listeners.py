@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     ColumnElement,
     FromClause,
     Row,
@@ -62,6 +63,7 @@ _HEARTBEAT: Final[Mapping[str, TypeEngine[Any]]] = {
     **_REGISTRATION,
     "new_cursor": BigInteger(),
     "new_end": BigInteger(),
+    "heard": Boolean(),
 }
 
 
@@ -171,6 +173,12 @@ class ListenerStore:
                 _save_reports(connection, reports)
 
         await self._write(save)
+
+    async def unconfirm(self) -> None:
+        """Nobody could notice the end of a listener: none is confirmed before its next heartbeat."""
+        await self._write(
+            lambda connection: connection.execute(update(listeners).values(confirmed=False, version=current_version()))
+        )
 
     async def save_expired(self, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
         """Mark as expired at `now` those whose lease ended until `lease_ended_before` (Unix ms); return their ids."""
@@ -282,6 +290,7 @@ def _save_heartbeats(connection: Connection, updated: Iterable[Listener], histor
             "registered_at": listener.registered_at,
             "new_cursor": listener.acked if same_history else None,
             "new_end": listener.lease_end,
+            "heard": listener.confirmed,
         }
         for listener in updated
     ]
@@ -295,7 +304,8 @@ def _advance(given: Callable[[str], Any]) -> Update:
     columns, cursor, end = listeners.c, given("new_cursor"), given("new_end")
     acked = case((or_(columns.acked.is_(None), columns.acked < cursor), cursor), else_=columns.acked)
     lease_end = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
-    advanced = {"acked": acked, "lease_end_ms": lease_end, "version": current_version()}
+    confirmed = case((cast(given("heard"), Boolean), True), else_=columns.confirmed)
+    advanced = {"acked": acked, "lease_end_ms": lease_end, "confirmed": confirmed, "version": current_version()}
     return update(listeners).where(*_of_registration(given)).values(advanced)
 
 
@@ -350,6 +360,7 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "owner": stored.owner,
         "version": current_version(),
         "principal": listener.principal,
+        "confirmed": listener.confirmed,
     }
 
 
@@ -366,6 +377,7 @@ def _stored(row: Row[Any]) -> StoredListener:
         acked=row.acked,
         min_nodes=row.min_nodes,
         principal=row.principal,
+        confirmed=row.confirmed,
     )
     secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)
     return StoredListener(listener=listener, secret=secret, expired_at=row.lapsed_ms, owner=row.owner)

@@ -151,8 +151,10 @@ listeners = Table(
     Column("owner", String(16)),
     Column("version", BigInteger, nullable=False),
     Column("principal", Text),
+    Column("confirmed", Boolean, nullable=False),
     comment="former: replaced sessions, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
-    " since_ms: start of the registration; principal: who registered it, null if unknown."
+    " since_ms: start of the registration; principal: who registered it, null if unknown;"
+    " confirmed: whether it has sent a heartbeat, or registered, since all replicas were away."
     " For replicas: lease_end_ms; owner: the replica that pushes to it;"
     " version: versions.version when the row was last written.",
 )

@@ -65,7 +65,8 @@ class Listener:
 
     `acked` is the revision up to which it has applied the list; None until it has applied the whole list once.
     `former_sessions` were taken over, the latest last. `registered_at` is not changed by renewals. `principal` is who
-    registered it; None if unknown, or without authentication.
+    registered it; None if unknown, or without authentication. `confirmed` is whether it is known to live: false if the
+    service was away since its last heartbeat, or registration, so that nobody could notice its end.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Listener:
     min_nodes: int = 0
     registered_at: int = 0
     principal: str | None = None
+    confirmed: bool = True
 
     def is_live(self, now: int) -> bool:
         return now < self.lease_end
@@ -134,6 +136,7 @@ def register(
         min_nodes=requested.min_nodes,
         registered_at=renewed.registered_at if renewed is not None else now,
         principal=principal,
+        confirmed=renewed is None or renewed.confirmed,
     )
 
 
@@ -179,7 +182,7 @@ def heartbeat(
         raise InvalidError(f"ackedRevision: {acked} is above the current revision {revision}.")
     known = current.acked
     latest = known if acked is None or (known is not None and acked < known) else acked
-    return replace(current, acked=latest, lease_end=now + current.lease)
+    return replace(current, acked=latest, lease_end=now + current.lease, confirmed=True)
 
 
 # Report: what a listener reports about itself in a heartbeat or in its response to a push.

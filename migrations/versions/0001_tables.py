@@ -128,6 +128,7 @@ def _create_listeners() -> None:
         sa.Column("owner", sa.String(16)),
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("principal", sa.Text),
+        sa.Column("confirmed", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_listeners"),
     )
     op.create_table(

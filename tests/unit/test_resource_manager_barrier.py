@@ -32,8 +32,7 @@ def directory_with(manager: ListenerEntry) -> ListenerDirectory:
 
 
 def acknowledge(directory: ListenerDirectory, manager: ListenerEntry, revision: int) -> None:
-    manager.listener = replace(manager.listener, acked=revision)
-    directory.record_ack(manager)
+    directory.renew(manager, replace(manager.listener, acked=revision))
 
 
 def test_a_revision_that_was_applied_in_a_lost_history_is_waited_for_again() -> None:

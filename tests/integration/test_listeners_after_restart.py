@@ -1,0 +1,84 @@
+"""What is stated of a block after the service was away: a listener that has not spoken since may have ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.listeners import get_listener, heartbeat, put, register
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.replicas import running_replicas
+from tests.integration.test_node_status import status
+
+pytestmark = ON_BOTH
+LEASE_SECONDS = 60
+
+
+def acknowledged_block(client: httpx.Client, *, lease_seconds: int = LEASE_SECONDS) -> None:
+    """Block `n` as `jm` has applied."""
+    register(client, "jm", leaseSeconds=lease_seconds)
+    heartbeat(client, "jm", ackedRevision=put(client, "n"), taskManagers={"tm": "n"})
+    assert known(client) == (1, 1)
+
+
+def known(client: httpx.Client) -> tuple[int, int]:
+    """How many listeners have applied the block of `n`, and of how many."""
+    found = status(client, "n")
+    return found["applied"], found["of"]
+
+
+@pytest.mark.parametrize("acked", [True, False])
+def test_a_kill_makes_states_unknown_until_the_listener_speaks(start: Start, acked: bool) -> None:
+    service = start()
+    with service.client() as client:
+        acknowledged_block(client)
+    time.sleep(2)  # Cursors are saved up to half a second later.
+    service.kill()
+    time.sleep(6)  # Until its lease ends another process takes it for a live replica.
+    service.start()
+    with service.client() as client:
+        assert known(client) == (0, 1)
+        register(client, "jm", leaseSeconds=LEASE_SECONDS)
+        assert known(client) == (0, 1)
+        heartbeat(client, "jm", **({"ackedRevision": get_listener(client, "jm")["ackedRevision"]} if acked else {}))
+        assert known(client) == (1, 1)
+
+
+@pytest.mark.databases("postgresql")
+class TestReplicas:
+    def test_no_replica_states_more_than_another_after_a_kill_of_all(
+        self, tmp_path: Path, databases: Databases
+    ) -> None:
+        with running_replicas(tmp_path, 2, **databases.settings(tmp_path)) as replicas:
+            acknowledged_block(replicas.clients[0])
+            for process in replicas.processes:
+                process.kill()
+            time.sleep(6)
+            clients = [process.start().client() for process in replicas.processes]
+            assert [known(client) for client in clients] == [(0, 1)] * 2
+            heartbeat(clients[1], "jm")
+            wait_until(lambda: [known(client) for client in clients] == [(1, 1)] * 2)
+            self.a_restart_of_one_changes_nothing(replicas.processes[0], clients[1])
+            for client in clients:
+                client.close()
+        databases.drop(tmp_path)
+
+    def a_restart_of_one_changes_nothing(self, process: ServiceProcess, other: httpx.Client) -> None:
+        process.kill()
+        with process.start().client() as client:
+            assert known(client) == known(other) == (1, 1)
+
+    def test_a_pause_longer_than_the_lease_makes_states_unknown(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            acknowledged_block(client, lease_seconds=3)
+            with service.paused():
+                time.sleep(6)
+            wait_until(lambda: known(client) == (0, 1))
+            heartbeat(client, "jm")
+            assert known(client) == (1, 1)
