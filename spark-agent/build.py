@@ -24,7 +24,7 @@ _COORDINATES: Final = ("blocklist", "blocklist-spark")
 """Group and artifact, as Maven calls them."""
 _LEGAL: Final = (ROOT / "LICENSE", ROOT / "NOTICE")
 # Java 8 is obsolete for JDK 21, and Spark's jars name further ones that are not there; neither is a fault of ours.
-_OPTIONS: Final = ("--release", "8", "-encoding", "UTF-8", "-proc:none", "-Xlint:none")
+_OPTIONS: Final = ("--release", "8", "-encoding", "UTF-8", "-proc:none", "-Xlint:all,-options,-path", "-Werror")
 
 
 class MissingError(Exception):

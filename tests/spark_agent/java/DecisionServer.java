@@ -24,14 +24,15 @@ import java.util.TreeSet;
  */
 public final class DecisionServer {
   /* Counts look-ups. */
-  private static final class CountingMap extends HashMap {
+  private static final class CountingMap extends HashMap<String, Table.Entry> {
+    private static final long serialVersionUID = 1;
     long gets = 0;
 
-    CountingMap(Map entries) {
+    CountingMap(Map<String, Table.Entry> entries) {
       super(entries);
     }
 
-    public Object get(Object key) {
+    public Table.Entry get(Object key) {
       gets++;
       return super.get(key);
     }
@@ -62,7 +63,7 @@ public final class DecisionServer {
   }
 
   private Table table = Table.EMPTY;
-  private CountingMap entries = new CountingMap(new HashMap());
+  private CountingMap entries = new CountingMap(new HashMap<>());
 
   public static void main(String[] arguments) throws Exception {
     DecisionServer server = new DecisionServer();
@@ -107,7 +108,7 @@ public final class DecisionServer {
       entries = new CountingMap(read.entries());
       table = new Table(read.revision, entries);
       return "ok\t" + table.revision + "\t" + table.size();
-    } catch (InvalidTableException e) {
+    } catch (Table.InvalidException e) {
       return "invalid\t" + e.getMessage();
     }
   }
@@ -115,13 +116,12 @@ public final class DecisionServer {
   /* A line with the requirements and the time, then one for each host. */
   private String plan(String[] lines) {
     String[] needs = lines[0].split("\t");
-    Requirements requirements =
-      new Requirements(Integer.parseInt(needs[0]), Integer.parseInt(needs[1]), Integer.parseInt(needs[2]), needs[3].equals("1"));
-    List hosts = new ArrayList();
+    Plan.Requirements requirements =
+      new Plan.Requirements(Integer.parseInt(needs[0]), Integer.parseInt(needs[1]), Integer.parseInt(needs[2]), needs[3].equals("1"));
+    List<LiveHost> hosts = new ArrayList<>();
     for (int i = 1; i < lines.length; i++) hosts.add(host(lines[i].split("\t", -1)));
     new Canaries().choose(hosts);
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
+    for (LiveHost host : hosts) {
       if (!host.canaries.isEmpty()) host.canarySlots = host.slots / host.executors.size() * host.canaries.size();
     }
     entries.gets = 0;
@@ -146,8 +146,8 @@ public final class DecisionServer {
   }
 
   /* Of `ID:PROFILE`. */
-  private static Map profiles(String[] executors) {
-    Map profiles = new HashMap();
+  private static Map<String, Integer> profiles(String[] executors) {
+    Map<String, Integer> profiles = new HashMap<>();
     for (int i = 0; i < executors.length; i++) {
       String[] fields = executors[i].split(":");
       profiles.put(fields[0], Integer.valueOf(fields[1]));
@@ -157,63 +157,47 @@ public final class DecisionServer {
 
   private static String written(Plan plan) {
     StringBuilder out = new StringBuilder();
-    for (Iterator it = plan.matched.values().iterator(); it.hasNext();) {
-      HostBlock block = (HostBlock) it.next();
+    for (HostBlock block : plan.matched.values())
       out.append("matched\t" + block.host + "\t" + block.id + "\t" + block.end + "\t" + block.evacuate + "\t" + block.cause + "\n");
-    }
-    for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) out.append("covered\t" + it.next() + "\n");
-    for (Iterator it = plan.canaries.entrySet().iterator(); it.hasNext();) {
-      Map.Entry canary = (Map.Entry) it.next();
-      out.append("canary\t" + canary.getKey() + "\t" + String.join(" ", (Collection) canary.getValue()) + "\n");
-    }
-    for (Iterator it = plan.closedExecutors.keySet().iterator(); it.hasNext();) out.append("closed\t" + it.next() + "\n");
-    for (Iterator it = plan.provisional.iterator(); it.hasNext();) out.append("provisional\t" + it.next() + "\n");
-    for (Iterator it = plan.announced.iterator(); it.hasNext();) out.append("announced\t" + it.next() + "\n");
-    for (Iterator it = plan.held.iterator(); it.hasNext();) out.append("held\t" + it.next() + "\n");
-    for (Iterator it = plan.evacuated.iterator(); it.hasNext();) out.append("evacuated\t" + it.next() + "\n");
-    for (Iterator it = plan.refused.entrySet().iterator(); it.hasNext();) {
-      Map.Entry refusal = (Map.Entry) it.next();
-      out.append("refused\t" + refusal.getKey() + "\t" + refusal.getValue() + "\n");
-    }
+    plan.canaries.forEach((host, ids) -> out.append("canary\t" + host + "\t" + String.join(" ", ids) + "\n"));
+    append(out, "covered", plan.covered.keySet());
+    append(out, "closed", plan.closedExecutors.keySet());
+    append(out, "provisional", plan.provisional);
+    append(out, "announced", plan.announced);
+    append(out, "held", plan.held);
+    append(out, "evacuated", plan.evacuated);
+    plan.refused.forEach((id, reason) -> out.append("refused\t" + id + "\t" + reason + "\n"));
     return out.append("valid\t" + plan.validUntil + "\n").toString();
+  }
+
+  private static void append(StringBuilder out, String word, Collection<String> values) {
+    for (String value : values) out.append(word + "\t" + value + "\n");
   }
 
   private static String keys(String[] names) {
     StringBuilder out = new StringBuilder();
-    for (int i = 0; i < names.length; i++) {
-      String[] keys = HostNames.keys(names[i]);
-      for (int k = 0; k < keys.length; k++) out.append(k == 0 ? "" : "\t").append(keys[k]);
-      out.append("\n");
-    }
+    for (String name : names) out.append(String.join("\t", HostNames.keys(name)) + "\n");
     return out.toString();
   }
 
   /* A line with the number of blocks that give way, the maximum number of names and the time, then one for each node. */
   private String placement(String[] lines) {
     String[] first = lines[0].split("\t");
-    List nodes = new ArrayList();
+    List<Placement.Node> nodes = new ArrayList<>();
     for (int i = 1; i < lines.length; i++) {
       String[] fields = lines[i].split("\t", -1);
-      nodes.add(new PlacementNode(fields[0], fields[1].length() == 0 ? new String[0] : fields[1].split(" "), fields[2].equals("1")));
+      nodes.add(new Placement.Node(fields[0], fields[1].length() == 0 ? new String[0] : fields[1].split(" "), fields[2].equals("1")));
     }
     Placement made = Placement.make(table, nodes, Integer.parseInt(first[0]), Integer.parseInt(first[1]), Long.parseLong(first[2]));
     StringBuilder out = new StringBuilder();
-    for (Iterator it = made.names.iterator(); it.hasNext();) {
-      Object name = it.next();
-      out.append("name\t" + name);
-      for (Iterator ids = ((Collection) made.idsByName.get(name)).iterator(); ids.hasNext();) out.append("\t" + ids.next());
-      out.append("\n");
-    }
-    for (Iterator it = made.refused.entrySet().iterator(); it.hasNext();) {
-      Map.Entry refusal = (Map.Entry) it.next();
-      out.append("refused\t" + refusal.getKey() + "\t" + refusal.getValue() + "\n");
-    }
+    for (String name : made.names) out.append("name\t" + name + "\t" + String.join("\t", made.idsByName.get(name)) + "\n");
+    made.refused.forEach((id, reason) -> out.append("refused\t" + id + "\t" + reason + "\n"));
     return out.append("valid\t" + made.validUntil + "\n").toString();
   }
 
-  /* Lines with whether an executor is open, whether a pod is waiting, and the time, in one PlacementGuard. */
+  /* Lines with whether an executor is open, whether a pod is waiting, and the time, in one Placement.Guard. */
   private static String guard(String[] lines) {
-    PlacementGuard guard = new PlacementGuard();
+    Placement.Guard guard = new Placement.Guard();
     StringBuilder out = new StringBuilder();
     for (int i = 0; i < lines.length; i++) {
       String[] fields = lines[i].split(" ");
@@ -225,47 +209,47 @@ public final class DecisionServer {
   /* A line with the names to exclude, then a pod. The reply has a line with the names that the pod keeps off, sorted, `*`
      for all; one with the number of terms before; and the pod after. */
   private static String affinity(String[] lines) {
-    Map pod = (Map) value(Arrays.asList(lines).subList(1, lines.length).iterator());
+    @SuppressWarnings("unchecked")
+    Map<String, Object> pod = (Map<String, Object>) value(Arrays.asList(lines).subList(1, lines.length).iterator());
     int terms = NodeAffinity.terms(pod);
     if (lines[0].length() > 0) NodeAffinity.exclude(pod, Arrays.asList(lines[0].split(" ")));
-    Set excluded = NodeAffinity.excluded(pod);
+    Set<String> excluded = NodeAffinity.excluded(pod);
     StringBuilder out = new StringBuilder();
     if (excluded == null) out.append("*");
-    else out.append(String.join(" ", new TreeSet(excluded)));
+    else out.append(String.join(" ", new TreeSet<>(excluded)));
     out.append("\n" + terms + "\n");
     write(pod, out);
     return out.toString();
   }
 
   /* A value in lines: `{`, then a name and a value for each member, `}`; `[`, then values, `]`; or `"` and a text. */
-  private static Object value(Iterator lines) {
-    return value((String) lines.next(), lines);
+  private static Object value(Iterator<String> lines) {
+    return value(lines.next(), lines);
   }
 
-  private static Object value(String first, Iterator lines) {
+  private static Object value(String first, Iterator<String> lines) {
     if (first.startsWith("\"")) return first.substring(1);
     if (first.equals("[")) {
-      List list = new ArrayList();
-      for (String line = (String) lines.next(); !line.equals("]"); line = (String) lines.next()) list.add(value(line, lines));
+      List<Object> list = new ArrayList<>();
+      for (String line = lines.next(); !line.equals("]"); line = lines.next()) list.add(value(line, lines));
       return list;
     }
-    Map map = new HashMap();
-    for (String line = (String) lines.next(); !line.equals("}"); line = (String) lines.next()) map.put(line, value(lines));
+    Map<String, Object> map = new HashMap<>();
+    for (String line = lines.next(); !line.equals("}"); line = lines.next()) map.put(line, value(lines));
     return map;
   }
 
   private static void write(Object value, StringBuilder out) {
     if (value instanceof Map) {
       out.append("{\n");
-      for (Iterator it = ((Map) value).entrySet().iterator(); it.hasNext();) {
-        Map.Entry member = (Map.Entry) it.next();
-        out.append(member.getKey()).append("\n");
-        write(member.getValue(), out);
-      }
+      ((Map<?, ?>) value).forEach((name, member) -> {
+        out.append(name).append("\n");
+        write(member, out);
+      });
       out.append("}\n");
     } else if (value instanceof List) {
       out.append("[\n");
-      for (Iterator it = ((List) value).iterator(); it.hasNext();) write(it.next(), out);
+      ((List<?>) value).forEach(each -> write(each, out));
       out.append("]\n");
     } else out.append("\"").append(value).append("\n");
   }
@@ -275,7 +259,7 @@ public final class DecisionServer {
     Canaries canaries = new Canaries();
     StringBuilder out = new StringBuilder();
     for (int i = 0; i < lines.length; i++) {
-      List hosts = new ArrayList();
+      List<LiveHost> hosts = new ArrayList<>();
       String[] nodes = lines[i].split(" ");
       for (int n = 0; n < nodes.length; n++) {
         String node = nodes[n].substring(0, nodes[n].indexOf('='));
@@ -284,8 +268,7 @@ public final class DecisionServer {
         hosts.add(host);
       }
       canaries.choose(hosts);
-      for (Iterator it = hosts.iterator(); it.hasNext();) {
-        LiveHost host = (LiveHost) it.next();
+      for (LiveHost host : hosts) {
         out.append(host.node + "=" + String.join(",", host.canaries) + " ");
       }
       out.append("\n");

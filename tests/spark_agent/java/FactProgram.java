@@ -1,8 +1,6 @@
 package blocklist.spark;
 
 import java.lang.reflect.Field;
-import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -41,16 +39,12 @@ public final class FactProgram {
 
   private static boolean reportStartsNoLookup() throws Exception {
     final Semaphore resolved = new Semaphore(0);
-    HostResolver resolver = new HostResolver(new Runnable() {
-      public void run() {
-        resolved.release();
-      }
-    });
+    HostResolver resolver = new HostResolver(resolved::release);
     resolver.names("127.0.0.1");
     resolver.retain(Collections.singleton("127.0.0.1"));
     if (!resolved.tryAcquire(120, TimeUnit.SECONDS)) return false;
     Executor lost = new Executor("1", "127.0.0.2", "127.0.0.2", -1);
-    Snapshot snapshot = new Snapshot(1, Table.EMPTY, Plan.EMPTY, new TreeMap(), new ArrayList(Arrays.asList(new Object[] {lost})), null);
+    Snapshot snapshot = new Snapshot(1, Table.EMPTY, Plan.EMPTY, new TreeMap<>(), Collections.singletonList(lost), null);
     NodeReport.described(snapshot, resolver);
     Field pool = HostResolver.class.getDeclaredField("pool");
     pool.setAccessible(true);
@@ -59,7 +53,7 @@ public final class FactProgram {
 
   /* The hosts file of this JVM is a pipe that nobody writes. */
   private static boolean makesClient() throws Exception {
-    Map settings = new HashMap();
+    Map<String, String> settings = new HashMap<>();
     settings.put("url", "http://service.example:8224");
     final Settings given = Settings.of(settings);
     final Semaphore made = new Semaphore(0);
@@ -79,25 +73,23 @@ public final class FactProgram {
   }
 
   private static boolean refusalStands() throws Exception {
-    Map entries = new HashMap();
-    entries.put("n1", new TableEntry(1, Long.MAX_VALUE, TableEntry.MARK, "n1", "disk"));
+    Map<String, Table.Entry> entries = new HashMap<>();
+    entries.put("n1", new Table.Entry(1, Long.MAX_VALUE, Table.Entry.MARK, "n1", "disk"));
     Table before = new Table(5, entries);
     Table next = new Table(6, entries);
-    PlacementStatus status = new PlacementStatus(before, Collections.EMPTY_SET, true, null, Collections.singletonMap("n1", "why"));
-    return status.refused(next, 0).equals(Collections.singletonMap("n1", "why")) && status.refused(new Table(7, new HashMap()), 0).isEmpty()
+    PlacementStatus status = new PlacementStatus(before, Collections.emptySet(), true, null, Collections.singletonMap("n1", "why"));
+    return status.refused(next, 0).equals(Collections.singletonMap("n1", "why")) && status.refused(new Table(7, new HashMap<>()), 0).isEmpty()
       && !status.isInForce(next, Plan.EMPTY, 0);
   }
 
   private static boolean waitsHalfAMinute() {
-    HttpException error = new HttpException("GET /blocklist/table", new Response(503, null, null, 300, 0, null));
-    return error.retryAfter == 30 && new HttpException("", new Response(503, null, null, 7, 0, null)).retryAfter == 7;
+    ServiceClient.HttpException error = new ServiceClient.HttpException("GET /blocklist/table", new ServiceClient.Response<>(503, null, null, 300, 0, null));
+    return error.retryAfter == 30 && new ServiceClient.HttpException("", new ServiceClient.Response<>(503, null, null, 7, 0, null)).retryAfter == 7;
   }
 
   /* The hosts file of this JVM is a pipe that nobody writes. Another host, should this JVM stand still too long. */
   private static boolean unknownWhileLookedUp() throws Exception {
-    HostResolver resolver = new HostResolver(new Runnable() {
-      public void run() {}
-    });
+    HostResolver resolver = new HostResolver(() -> {});
     for (int i = 0; i < 5; i++) {
       String host = "n" + i + ".example";
       if (resolver.names(host) != null || !resolver.isPending(host)) return false;
@@ -108,7 +100,7 @@ public final class FactProgram {
   }
 
   private static boolean registeredIsBound() {
-    ExecutorPod pod = new ExecutorPod(7, "exec-7", null, new String[0], new String[0], false, false, null);
-    return pod.isUnbound(new HashSet()) && !pod.isUnbound(Collections.singleton("7"));
+    ExecutorPods.Pod pod = new ExecutorPods.Pod(7, "exec-7", null, new String[0], new String[0], false, false, null);
+    return pod.isUnbound(new HashSet<>()) && !pod.isUnbound(Collections.singleton("7"));
   }
 }

@@ -58,7 +58,7 @@ final class GivenNames implements HostDirectory {
     return 0;
   }
 
-  public void retain(Collection hosts) {}
+  public void retain(Collection<String> hosts) {}
 
   public void close() {}
 }

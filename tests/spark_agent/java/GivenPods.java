@@ -2,14 +2,13 @@ package blocklist.spark;
 
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.Map;
 
 /* The pods of a driver: `next` replaces those that are seen as soon as `made` is asked. */
 final class GivenPods implements ExecutorPods {
   private final Object client;
-  Map seen = new HashMap();
-  Map next = new HashMap();
+  Map<Long, ExecutorPods.Pod> seen = new HashMap<>();
+  Map<Long, ExecutorPods.Pod> next = new HashMap<>();
 
   GivenPods(Object client) {
     this.client = client;
@@ -23,14 +22,14 @@ final class GivenPods implements ExecutorPods {
     return null;
   }
 
-  public Map pods() {
+  public Map<Long, ExecutorPods.Pod> pods() {
     return seen;
   }
 
-  public MadePods made() {
+  public ExecutorPods.Made made() {
     seen = next;
     long last = 0;
-    for (Iterator it = next.keySet().iterator(); it.hasNext();) last = Math.max(last, ((Long) it.next()).longValue());
-    return new MadePods(last, new HashSet());
+    for (Long each : next.keySet()) last = Math.max(last, each.longValue());
+    return new ExecutorPods.Made(last, new HashSet<>());
   }
 }

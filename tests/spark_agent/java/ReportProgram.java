@@ -17,9 +17,9 @@ public final class ReportProgram {
   private static volatile Snapshot snapshot = snapshot(-1, 0);
 
   private static Snapshot snapshot(long revision, int refusals) {
-    Map refused = new TreeMap();
+    Map<String, String> refused = new TreeMap<>();
     for (int i = 0; i < refusals; i++) refused.put("n" + i, "why");
-    return new Snapshot(revision, Table.EMPTY, Plan.EMPTY, refused, new ArrayList(), null);
+    return new Snapshot(revision, Table.EMPTY, Plan.EMPTY, refused, new ArrayList<>(), null);
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -42,7 +42,7 @@ public final class ReportProgram {
   }
 
   private static ReportLoop started(String url, String session) throws Exception {
-    Map settings = new HashMap();
+    Map<String, String> settings = new HashMap<>();
     settings.put("url", url);
     final Timer timer = new Timer(true);
     ReportLoop loop = new ReportLoop(new ServiceClient(Settings.of(settings), "test", timer), new ReportSource() {
@@ -54,7 +54,7 @@ public final class ReportProgram {
         return snapshot;
       }
 
-      public Map report(Snapshot present) {
+      public Map<String, String> report(Snapshot present) {
         return Report.fields("app", present);
       }
 

@@ -31,16 +31,13 @@ import org.apache.spark.scheduler.SparkListenerExecutorUnexcluded;
 import org.apache.spark.scheduler.SparkListenerNodeExcluded;
 import org.apache.spark.scheduler.SparkListenerNodeUnexcluded;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
-import org.apache.spark.scheduler.TaskSetManager;
 
 /*
  * Facts of the agent's classes with a scheduler of Spark, in this JVM alone. The argument is the URL of an API server of
  * Kubernetes, or of what looks like one. Prints a line for each fact: its name, a tab, and `true` or what is wrong.
  */
 public final class SchedulerProgram {
-  private static final Runnable NOTHING = new Runnable() {
-    public void run() {}
-  };
+  private static final Runnable NOTHING = () -> {};
   private static final String[] NO_NAMES = {};
   /* Of all pods. */
   private static final String ADDRESS = "10.1.0.5";
@@ -50,7 +47,9 @@ public final class SchedulerProgram {
   static final CountDownLatch COMMITTED = new CountDownLatch(1);
 
   /* A task that does not end when it is killed. */
-  public static final class Stubborn implements VoidFunction {
+  public static final class Stubborn implements VoidFunction<Object> {
+    private static final long serialVersionUID = 1;
+
     public void call(Object number) {
       STARTED.countDown();
       while (true) {
@@ -67,10 +66,10 @@ public final class SchedulerProgram {
   /* Runs this in one task. */
   private static final class Job extends Thread {
     private final JavaSparkContext spark;
-    private final VoidFunction work;
+    private final VoidFunction<Object> work;
     volatile boolean failed = false;
 
-    Job(JavaSparkContext spark, VoidFunction work) {
+    Job(JavaSparkContext spark, VoidFunction<Object> work) {
       this.spark = spark;
       this.work = work;
     }
@@ -111,8 +110,8 @@ public final class SchedulerProgram {
     System.out.println("FACT\t" + fact + "\t" + result);
   }
 
-  private static JavaRDD oneTask(JavaSparkContext spark) {
-    return spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1);
+  private static JavaRDD<Object> oneTask(JavaSparkContext spark) {
+    return spark.parallelize(Collections.<Object>singletonList(1), 1);
   }
 
   private static TaskSchedulerImpl scheduler(JavaSparkContext spark) {
@@ -168,12 +167,12 @@ public final class SchedulerProgram {
     int last = UnknownTasks.MAX_LOST + 1;
     for (int i = 1; i <= last; i++) unknown.onRemoved(String.valueOf(i), new Executor(String.valueOf(i), "h" + i, "h" + i, 2), 0);
     // The scheduler of YARN still lists it.
-    List listed = new ArrayList(Collections.singleton(new Executor(String.valueOf(last), "h" + last, "h" + last, 0)));
-    Executor found = (Executor) unknown.observe(listed, UnknownTasks.LOST_MILLIS - 1).get(0);
-    Map refused = unknown.refused(exclusions, System.currentTimeMillis());
-    unknown.observe(new ArrayList(), UnknownTasks.LOST_MILLIS);
-    Map later = unknown.refused(exclusions, System.currentTimeMillis());
-    boolean refuses = refused.keySet().equals(new HashSet(Arrays.asList(new Object[] {"w1", "10.0.0.7"})));
+    List<Executor> listed = new ArrayList<>(Collections.singleton(new Executor(String.valueOf(last), "h" + last, "h" + last, 0)));
+    Executor found = unknown.observe(listed, UnknownTasks.LOST_MILLIS - 1).get(0);
+    Map<String, String> refused = unknown.refused(exclusions, System.currentTimeMillis());
+    unknown.observe(new ArrayList<>(), UnknownTasks.LOST_MILLIS);
+    Map<String, String> later = unknown.refused(exclusions, System.currentTimeMillis());
+    boolean refuses = refused.keySet().equals(new HashSet<>(Arrays.asList(new Object[] {"w1", "10.0.0.7"})));
     if (found.running < 0 && refuses && String.valueOf(refused).indexOf(": 1 more executors") > 0 && later.isEmpty()) return "true";
     return found.running + " " + refused + " " + later;
   }
@@ -187,7 +186,7 @@ public final class SchedulerProgram {
     UnknownTasks unknown = new UnknownTasks(directory);
     Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), unknown);
     Plan plan = evacuationPlan(spark);
-    List killed;
+    List<Evacuation.Kill> killed;
     synchronized (scheduler(spark)) {
       killed = evacuation.tasksToKill(plan, 0);
     }
@@ -195,7 +194,7 @@ public final class SchedulerProgram {
     // It has just been launched, and may have missed the first interrupt. From then on it may be cleaning up.
     long second = Evacuation.KILL_AGAIN_MILLIS;
     long third = second + Evacuation.PATIENCE_MILLIS;
-    List early, again;
+    List<Evacuation.Kill> early, again;
     boolean repeated;
     synchronized (scheduler(spark)) {
       early = evacuation.tasksToKill(plan, second - 1);
@@ -207,7 +206,7 @@ public final class SchedulerProgram {
     long last = third + 4 * UnknownTasks.SETTLE_MILLIS;
     synchronized (scheduler(spark)) {
       evacuation.observe(last);
-      running = ((Executor) unknown.observe(state.executors(directory), last).get(0)).running;
+      running = unknown.observe(state.executors(directory), last).get(0).running;
     }
     RELEASED.countDown();
     job.join(120000);
@@ -219,9 +218,9 @@ public final class SchedulerProgram {
     }
     synchronized (scheduler(spark)) {
       evacuation.observe(last + 1000);
-      int settling = ((Executor) unknown.observe(state.executors(directory), last + 1000).get(0)).running;
+      int settling = unknown.observe(state.executors(directory), last + 1000).get(0).running;
       long end = last + UnknownTasks.SETTLE_MILLIS;
-      int settled = ((Executor) unknown.observe(state.executors(directory), end).get(0)).running;
+      int settled = unknown.observe(state.executors(directory), end).get(0).running;
       if (killed.size() == 1 && repeated && running == 1 && settling == -1 && settled == 0) return "true";
       return killed.size() + " killed, then again " + early.size() + " and " + again.size() + ", then " + running + ", " + settling + ", " + settled;
     }
@@ -229,27 +228,29 @@ public final class SchedulerProgram {
 
   /* The host of this JVM is evacuated, and another one is open. */
   private static Plan evacuationPlan(JavaSparkContext spark) {
-    Map entries = new HashMap();
+    Map<String, Table.Entry> entries = new HashMap<>();
     String host = host(spark);
-    entries.put(host, new TableEntry(1, Long.MAX_VALUE, TableEntry.EVACUATE, host, "disk"));
-    List hosts = new ArrayList();
+    entries.put(host, new Table.Entry(1, Long.MAX_VALUE, Table.Entry.EVACUATE, host, "disk"));
+    List<LiveHost> hosts = new ArrayList<>();
     hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
     hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
-    return Plan.make(new Table(5, entries), hosts, new Requirements(1, 0, 0, false), 0);
+    return Plan.make(new Table(5, entries), hosts, new Plan.Requirements(1, 0, 0, false), 0);
   }
 
   private static String host(JavaSparkContext spark) {
-    return (String) scheduler(spark).executorIdToHost().get("driver").get();
+    return scheduler(spark).executorIdToHost().get("driver").get();
   }
 
   /* A further host whose executor runs nothing. */
   private static void addHost(JavaSparkContext spark, String host) throws Exception {
     Field running = TaskSchedulerImpl.class.getDeclaredField("executorIdToRunningTaskIds");
     running.setAccessible(true);
-    scala.collection.mutable.HashSet executors = new scala.collection.mutable.HashSet();
+    scala.collection.mutable.HashSet<String> executors = new scala.collection.mutable.HashSet<>();
     executors.add("on " + host);
     synchronized (scheduler(spark)) {
-      ((scala.collection.mutable.HashMap) running.get(scheduler(spark))).put("on " + host, new scala.collection.mutable.HashSet());
+      @SuppressWarnings("unchecked")
+      scala.collection.mutable.HashMap<String, Object> tasks = (scala.collection.mutable.HashMap<String, Object>) running.get(scheduler(spark));
+      tasks.put("on " + host, new scala.collection.mutable.HashSet<Object>());
       scheduler(spark).executorIdToHost().put("on " + host, host);
       scheduler(spark).hostToExecutors().put(host, executors);
     }
@@ -287,7 +288,9 @@ public final class SchedulerProgram {
   }
 
   /* Commits its output, which takes until it is released, as Spark's own tasks do that write files. */
-  public static final class Committer implements VoidFunction {
+  public static final class Committer implements VoidFunction<Object> {
+    private static final long serialVersionUID = 1;
+
     public void call(Object number) throws Exception {
       TaskContext task = TaskContext.get();
       OutputCommitCoordinator coordinator = SparkEnv.get().outputCommitCoordinator();
@@ -305,17 +308,17 @@ public final class SchedulerProgram {
     SchedulerState state = new SchedulerState(scheduler(spark));
     Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), new UnknownTasks(directory));
     Plan plan = evacuationPlan(spark);
-    List early, late;
+    List<Evacuation.Kill> early, late;
     boolean denied, denies;
     synchronized (scheduler(spark)) {
-      RunningTask task = (RunningTask) state.tasks().get(0);
+      RunningTask task = state.tasks().get(0);
       early = evacuation.tasksToKill(plan, 0);
       early.addAll(evacuation.tasksToKill(plan, Evacuation.COMMIT_MILLIS - 1));
       late = evacuation.tasksToKill(plan, Evacuation.COMMIT_MILLIS);
       OutputCommits commits = new OutputCommits(spark.sc());
       denied = commits.deny(task);
       OutputCommitCoordinator coordinator = spark.sc().env().outputCommitCoordinator();
-      RunningTask other = new RunningTask(Long.valueOf(-1), task.executor, task.host, (TaskSetManager) scheduler(spark).taskIdToTaskSetManager().get(task.id));
+      RunningTask other = new RunningTask(-1L, task.executor, task.host, scheduler(spark).taskIdToTaskSetManager().get(task.id));
       denies = commits.deny(other) && !coordinator.handleAskPermissionToCommit(other.stage(), other.stageAttempt(), 0, other.attempt());
     }
     COMMITTED.countDown();
@@ -376,7 +379,7 @@ public final class SchedulerProgram {
   private static void addExecutor(JavaSparkContext spark, String id, String host) throws Exception {
     addHost(spark, host);
     synchronized (scheduler(spark)) {
-      scala.collection.mutable.HashSet executors = (scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get(host).get();
+      scala.collection.mutable.HashSet<String> executors = scheduler(spark).hostToExecutors().get(host).get();
       executors.add(id);
       scheduler(spark).executorIdToHost().put(id, host);
     }
@@ -385,7 +388,7 @@ public final class SchedulerProgram {
   /* As Spark does it when an executor is lost. */
   private static void removeExecutor(JavaSparkContext spark, BlocklistTracker tracker, String id, String host) {
     synchronized (scheduler(spark)) {
-      ((scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get(host).get()).remove(id);
+      (scheduler(spark).hostToExecutors().get(host).get()).remove(id);
       scheduler(spark).executorIdToHost().remove(id);
       tracker.handleRemovedExecutor(id);
     }
@@ -397,13 +400,11 @@ public final class SchedulerProgram {
 
   /* The executors of the host `other` that may get tasks, as Spark asks in a round of offers. */
   private static String offered(JavaSparkContext spark) {
-    TreeSet offered = new TreeSet();
+    TreeSet<String> offered = new TreeSet<>();
     synchronized (scheduler(spark)) {
       BlocklistTracker tracker = tracker(spark);
       tracker.applyExcludeOnFailureTimeout();
-      scala.collection.Iterator it = ((scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get("other").get()).iterator();
-      while (it.hasNext()) {
-        String id = (String) it.next();
+      for (String id : Scala.each(scheduler(spark).hostToExecutors().get("other").get().iterator())) {
         if (!tracker.isNodeExcluded("other") && !tracker.isExecutorExcluded(id)) offered.add(id);
       }
     }
@@ -414,13 +415,13 @@ public final class SchedulerProgram {
   private static Object canaryBlock(JavaSparkContext spark) throws Exception {
     SchedulerControl control = control(spark, new GivenNames(NO_NAMES));
     addExecutor(spark, "11", "other");
-    List seen = new ArrayList();
+    List<String> seen = new ArrayList<>();
     try {
       control.apply(Table.EMPTY);
       seen.add(offered(spark));
       control.apply(canaryOf("other"));
       seen.add(offered(spark) + control.snapshot().revision + control.snapshot().refused + control.snapshot().plan.canaries);
-      ((scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get("other").get()).add("2");
+      (scheduler(spark).hostToExecutors().get("other").get()).add("2");
       scheduler(spark).executorIdToHost().put("2", "other");
       seen.add(offered(spark));
       removeExecutor(spark, tracker(spark), "11", "other");
@@ -446,7 +447,7 @@ public final class SchedulerProgram {
 
   /* What Spark's UI shows: an event of a host changes what is shown of its executors. */
   private static Object shownExecutors(JavaSparkContext spark) throws Exception {
-    final List seen = Collections.synchronizedList(new ArrayList());
+    final List<String> seen = Collections.synchronizedList(new ArrayList<>());
     spark.sc().addSparkListener(new SparkListener() {
       public void onExecutorExcluded(SparkListenerExecutorExcluded event) {
         seen.add("-" + event.executorId());
@@ -510,13 +511,13 @@ public final class SchedulerProgram {
     TaskSchedulerImpl scheduler = new TaskSchedulerImpl(spark.sc());
     GivenPods pods = new GivenPods(null);
     PodDirectory directory = new PodDirectory(pods, scheduler);
-    Collection hosts = Collections.singleton(ADDRESS);
-    pods.seen = Collections.singletonMap(Long.valueOf(1), pod(1, "node-a", null));
+    Collection<String> hosts = Collections.singleton(ADDRESS);
+    pods.seen = Collections.singletonMap(1L, pod(1, "node-a", null));
     scheduler.executorIdToHost().put("1", ADDRESS);
     directory.retain(hosts);
     boolean known = "node-a".equals(directory.node(ADDRESS));
     // Spark forgets the pod before its executor, which is still there.
-    pods.seen = new HashMap();
+    pods.seen = new HashMap<>();
     directory.retain(hosts);
     known &= "node-a".equals(directory.node(ADDRESS)) && !directory.isPending(ADDRESS);
     // Its address is another pod's, of which Spark has missed the node.
@@ -524,7 +525,7 @@ public final class SchedulerProgram {
     directory.retain(hosts);
     boolean unknown = directory.node(ADDRESS) == null && directory.names(ADDRESS) == null && directory.isPending(ADDRESS);
     unknown &= "node-a".equals(directory.executorNode("1", ADDRESS)) && directory.executorNode("2", ADDRESS) == null;
-    pods.seen = Collections.singletonMap(Long.valueOf(2), pod(2, "node-b", null));
+    pods.seen = Collections.singletonMap(2L, pod(2, "node-b", null));
     directory.retain(hosts);
     boolean found = "node-b".equals(directory.node(ADDRESS)) && "node-a".equals(directory.executorNode("1", ADDRESS));
     found &= "node-b".equals(directory.executorNode("2", ADDRESS));
@@ -538,7 +539,7 @@ public final class SchedulerProgram {
     GivenNames directory = new GivenNames(NO_NAMES);
     SchedulerControl control = control(spark, directory);
     GivenPods pods = new GivenPods(client);
-    pods.next = Collections.singletonMap(Long.valueOf(7), pod(7, null, "uid-7"));
+    pods.next = Collections.singletonMap(7L, pod(7, null, "uid-7"));
     PodPlacementLoop loop = new PodPlacementLoop(spark.sc(), control, pods);
     try {
       control.apply(table("mark"));
@@ -546,8 +547,8 @@ public final class SchedulerProgram {
       loop.runOnce();
       long early = control.snapshot().revision;
       // The next one has its name. The server deletes by uid.
-      pods.next = new HashMap();
-      pods.seen = new HashMap();
+      pods.next = new HashMap<>();
+      pods.seen = new HashMap<>();
       loop.runOnce();
       long settled = control.snapshot().revision;
       return early == -1 && settled == 5 ? "true" : early + " " + settled + " " + loop.status().refused(table("mark"), 0);
@@ -558,7 +559,7 @@ public final class SchedulerProgram {
     }
   }
 
-  private static ExecutorPod pod(long id, String node, String uid) {
+  private static ExecutorPods.Pod pod(long id, String node, String uid) {
     ObjectMeta metadata = new ObjectMeta();
     metadata.setName("exec-" + id);
     metadata.setNamespace("jobs");
@@ -566,6 +567,6 @@ public final class SchedulerProgram {
     Pod pod = new Pod();
     pod.setMetadata(metadata);
     pod.setSpec(new PodSpec());
-    return new ExecutorPod(id, "exec-" + id, node, new String[0], new String[] {ADDRESS}, false, false, pod);
+    return new ExecutorPods.Pod(id, "exec-" + id, node, new String[0], new String[] {ADDRESS}, false, false, pod);
   }
 }

@@ -20,9 +20,29 @@ public final class AgentHandle {
     agent = BlocklistAgent.start((SparkContext) context, Settings.of(parse(options)));
   }
 
-  /** Lines of a name, tabs and values; see BlocklistAgent.status in Python. */
+  /**
+   * Lines of a name, a tab and a value; the values of `blocked`, `canary` and `refused` are pairs. See BlocklistAgent.status
+   * in Python.
+   */
   public String status() {
-    return AgentStatus.text(agent, isReleased());
+    boolean running = !isReleased() && !agent.isClosed();
+    StringBuilder out = new StringBuilder();
+    line(out, "running", String.valueOf(running));
+    if (!running) return out.toString();
+    Snapshot snapshot = agent.snapshot();
+    line(out, "connected", String.valueOf(agent.isConnected()));
+    line(out, "registered", String.valueOf(agent.isRegistered()));
+    if (snapshot.revision >= 0) line(out, "revision", String.valueOf(snapshot.revision));
+    String error = snapshot.failure == null ? agent.lastError() : snapshot.failure;
+    if (error != null) line(out, "error", error);
+    snapshot.plan.covered.forEach((host, block) -> line(out, "blocked", host + "\t" + block.id));
+    snapshot.plan.canaries.forEach((host, ids) -> line(out, "canary", host + "\t" + String.join(" ", ids)));
+    snapshot.refused.forEach((id, reason) -> line(out, "refused", id + "\t" + reason));
+    return out.toString();
+  }
+
+  private static void line(StringBuilder out, String name, String value) {
+    out.append(name).append('\t').append(value.replace('\n', ' ')).append('\n');
   }
 
   /** Undo this start; the last one ends the agent. Idempotent. */
@@ -40,12 +60,11 @@ public final class AgentHandle {
     }
   }
 
-  private static Map parse(String options) {
-    Map values = new HashMap();
-    String[] lines = options.split("\n");
-    for (int i = 0; i < lines.length; i++) {
-      int tab = lines[i].indexOf('\t');
-      if (tab > 0) values.put(lines[i].substring(0, tab), lines[i].substring(tab + 1));
+  private static Map<String, String> parse(String options) {
+    Map<String, String> values = new HashMap<>();
+    for (String line : options.split("\n")) {
+      int tab = line.indexOf('\t');
+      if (tab > 0) values.put(line.substring(0, tab), line.substring(tab + 1));
     }
     return values;
   }

@@ -2,7 +2,7 @@ package blocklist.spark;
 
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.Iterator;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Timer;
@@ -25,6 +25,10 @@ import org.slf4j.LoggerFactory;
  */
 public final class BlocklistAgent implements ReportSource {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final List<String> SCHEDULERS = Arrays.asList(
+    "org.apache.spark.scheduler.TaskSchedulerImpl", "org.apache.spark.scheduler.cluster.YarnScheduler",
+    "org.apache.spark.scheduler.cluster.YarnClusterScheduler");
+  private static final long CHECK_MILLIS = 1000;
   private static BlocklistAgent running = null;
 
   private final SparkContext sc;
@@ -37,7 +41,14 @@ public final class BlocklistAgent implements ReportSource {
   private final PodPlacementLoop placement;
   private final TableLoop tables;
   private final ReportLoop reports;
-  private final CheckLoop checks;
+  /** Recovers the tracker, evacuates tasks that have started since, and ends the agent of a stopped application. */
+  private final Loop checks = new Loop("blocklist-check", "check the scheduler") {
+    long runOnce() {
+      if (sc.isStopped()) BlocklistAgent.this.close();
+      else check();
+      return CHECK_MILLIS;
+    }
+  };
   private final CountDownLatch firstTable = new CountDownLatch(1);
   private final EvidenceCollector evidence = new EvidenceCollector();
   private SparkObserver observer = null;
@@ -100,32 +111,19 @@ public final class BlocklistAgent implements ReportSource {
     this.sc = sc;
     this.settings = settings;
     KubernetesBackend kubernetes = null;
-    String unknown = SparkVersion.unsupported(sc);
+    String unknown = unsupported(sc);
     try {
       if (unknown == null && KubernetesBackend.isUsedBy(sc)) kubernetes = new KubernetesBackend(sc);
     } catch (Throwable t) {
       unknown = "The agent does not know how Spark " + sc.version() + " keeps its pods: " + t + ".";
     }
     unsupported = unknown;
-    directory = kubernetes == null ? newResolver() : new PodDirectory(kubernetes, (TaskSchedulerImpl) sc.taskScheduler());
-    control = unsupported == null ? new SchedulerControl(sc, directory, clock, this, new Runnable() {
-      public void run() {
-        reports.wake();
-      }
-    }) : null;
+    directory = kubernetes == null ? new HostResolver(this::onNamesResolved) : new PodDirectory(kubernetes, (TaskSchedulerImpl) sc.taskScheduler());
+    control = unsupported == null ? new SchedulerControl(sc, directory, clock, this, this::report) : null;
     placement = kubernetes == null || !settings.podAffinity ? null : new PodPlacementLoop(sc, control, kubernetes);
     if (placement != null) control.setPlacement(placement);
     tables = new TableLoop(newClient(), this);
     reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc));
-    checks = new CheckLoop(sc, this);
-  }
-
-  private HostDirectory newResolver() {
-    return new HostResolver(new Runnable() {
-      public void run() {
-        onNamesResolved();
-      }
-    });
   }
 
   private void begin() {
@@ -138,9 +136,21 @@ public final class BlocklistAgent implements ReportSource {
     checks.start();
   }
 
+  /** Why the agent cannot apply blocks in this application; null if it can. */
+  static String unsupported(SparkContext sc) {
+    String scheduler = sc.taskScheduler().getClass().getName();
+    if (!SCHEDULERS.contains(scheduler)) return "The agent does not know the task scheduler " + scheduler + ".";
+    return sc.version().startsWith("3.5.") || sc.version().startsWith("4.") ? null : "The agent does not know Spark " + sc.version() + ".";
+  }
+
   private static String session(SparkContext sc) {
-    scala.Option attempt = sc.applicationAttemptId();
-    return (attempt.isDefined() ? attempt.get() : "0") + "-" + System.currentTimeMillis();
+    String attempt = Scala.orNull(sc.applicationAttemptId());
+    return (attempt == null ? "0" : attempt) + "-" + System.currentTimeMillis();
+  }
+
+  /** Send a report soon. */
+  private void report() {
+    reports.wake();
   }
 
   private ServiceClient newClient() throws IOException {
@@ -198,26 +208,25 @@ public final class BlocklistAgent implements ReportSource {
 
   public Snapshot snapshot() {
     if (control != null) return control.snapshot();
-    return new Snapshot(-1, table, Plan.EMPTY, new TreeMap(), new ArrayList(), unsupported);
+    return new Snapshot(-1, table, Plan.EMPTY, new TreeMap<>(), new ArrayList<>(), unsupported);
   }
 
-  public Map report(Snapshot snapshot) {
-    Map fields = Report.fields(sc.applicationId(), snapshot);
+  public Map<String, String> report(Snapshot snapshot) {
+    Map<String, String> fields = Report.fields(sc.applicationId(), snapshot);
     if (reportNodes) fields.put("nodes", NodeReport.described(snapshot, directory));
     else if (minNodes > 0) fields.put("nodes", NodeReport.ids(snapshot));
     SparkObserver present = observer;
     if (present == null) return fields;
-    List observations = present.drain();
+    List<Observation> observations = present.drain();
     if (control != null) observations.addAll(control.ownExclusions());
     fields.put("evidence", Json.object(evidence.update(onNodes(observations), Times.monotonic())));
     return fields;
   }
 
   /** With nodes in place of hosts. A host whose node was never known means nothing to others. */
-  private List onNodes(List observations) {
-    List found = new ArrayList();
-    for (Iterator it = observations.iterator(); it.hasNext();) {
-      Observation observation = (Observation) it.next();
+  private List<Observation> onNodes(List<Observation> observations) {
+    List<Observation> found = new ArrayList<>();
+    for (Observation observation : observations) {
       String node = directory.lastNode(observation.host);
       if (node != null) found.add(new Observation(observation.kind, node, observation.stage, observation.task));
     }

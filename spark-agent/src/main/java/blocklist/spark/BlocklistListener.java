@@ -32,17 +32,17 @@ public final class BlocklistListener extends SparkListener {
   /** A second attempt, for a Spark that does not name the context that it makes. */
   public void onApplicationStart(SparkListenerApplicationStart event) {
     if (done) return;
-    Thread late = new Thread("blocklist-start") {
-      public void run() {
-        try {
-          for (int i = 0; i < LATE_SECONDS && !done; i++, Thread.sleep(1000)) BlocklistListener.this.start("getActive");
-        } catch (InterruptedException e) {
-          LOG.debug("The agent is not started.", e);
-        }
-      }
-    };
+    Thread late = new Thread(this::startLate, "blocklist-start");
     late.setDaemon(true);
     late.start();
+  }
+
+  private void startLate() {
+    try {
+      for (int i = 0; i < LATE_SECONDS && !done; i++, Thread.sleep(1000)) start("getActive");
+    } catch (InterruptedException e) {
+      LOG.debug("The agent is not started.", e);
+    }
   }
 
   void start(String method) {
@@ -63,10 +63,9 @@ public final class BlocklistListener extends SparkListener {
   }
 
   private static SparkContext context(String name) throws Exception {
-    Class companion = Class.forName("org.apache.spark.SparkContext$", true, SparkContext.class.getClassLoader());
-    Method method = companion.getDeclaredMethod(name, new Class[0]);
+    Class<?> companion = Class.forName("org.apache.spark.SparkContext$", true, SparkContext.class.getClassLoader());
+    Method method = companion.getDeclaredMethod(name);
     method.setAccessible(true);
-    scala.Option found = (scala.Option) method.invoke(companion.getField("MODULE$").get(null), new Object[0]);
-    return found.isDefined() ? (SparkContext) found.get() : null;
+    return (SparkContext) Scala.orNull((scala.Option<?>) method.invoke(companion.getField("MODULE$").get(null)));
   }
 }

@@ -3,6 +3,8 @@ package blocklist.spark;
 import org.apache.spark.ExecutorAllocationClient;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
+import org.apache.spark.scheduler.ExcludedExecutor;
+import org.apache.spark.scheduler.ExecutorFailuresInTaskSet;
 import org.apache.spark.scheduler.HealthTracker;
 import org.apache.spark.util.SystemClock;
 
@@ -21,19 +23,19 @@ import org.apache.spark.util.SystemClock;
  * it calls. Only excludedNodeList is called without it.
  */
 public final class BlocklistTracker extends HealthTracker {
-  private final SchedulerHooks hooks;
+  private final SchedulerControl control;
   private final HealthTracker own;
 
   /** {@code own} is Spark's own tracker; null if the application has none. */
-  BlocklistTracker(SparkContext sc, HealthTracker own, SchedulerHooks hooks) {
+  BlocklistTracker(SparkContext sc, HealthTracker own, SchedulerControl control) {
     super(sc.listenerBus(), new SparkConf(false), allocationClient(sc), new SystemClock());
     this.own = own;
-    this.hooks = hooks;
+    this.control = control;
   }
 
-  private static scala.Option allocationClient(SparkContext sc) {
+  private static scala.Option<ExecutorAllocationClient> allocationClient(SparkContext sc) {
     Object backend = sc.schedulerBackend();
-    return backend instanceof ExecutorAllocationClient ? scala.Option.apply(backend) : scala.Option.empty();
+    return scala.Option.apply(backend instanceof ExecutorAllocationClient ? (ExecutorAllocationClient) backend : null);
   }
 
   HealthTracker own() {
@@ -42,45 +44,45 @@ public final class BlocklistTracker extends HealthTracker {
 
   /** The agent, for a second jar in the same driver, which finds this tracker in the scheduler. */
   public Object agent() {
-    return hooks.agent();
+    return control.agent();
   }
 
   public void applyExcludeOnFailureTimeout() {
     if (own != null) own.applyExcludeOnFailureTimeout();
-    hooks.beforeOffers();
+    control.beforeOffers();
   }
 
   public boolean isNodeExcluded(String host) {
-    return hooks.excludes(host) || (own != null && own.isNodeExcluded(host));
+    return control.excludes(host) || (own != null && own.isNodeExcluded(host));
   }
 
   public boolean isExecutorExcluded(String executor) {
-    return hooks.excludesExecutor(executor) || (own != null && own.isExecutorExcluded(executor));
+    return control.excludesExecutor(executor) || (own != null && own.isExecutorExcluded(executor));
   }
 
   public void handleRemovedExecutor(String executor) {
-    hooks.executorRemoved(executor);
+    control.executorRemoved(executor);
     if (own != null) own.handleRemovedExecutor(executor);
   }
 
   /** Spark calls it to get another executor in its place. Not if a host is about to open: its shuffle files would be lost. */
   public void killExcludedIdleExecutor(String executor) {
-    if (own != null && !hooks.willOpen()) own.killExcludedIdleExecutor(executor);
+    if (own != null && !control.willOpen()) own.killExcludedIdleExecutor(executor);
   }
 
   public void updateExcludedForFetchFailure(String host, String executor) {
     if (own != null) own.updateExcludedForFetchFailure(host, executor);
   }
 
-  public void updateExcludedForSuccessfulTaskSet(int stage, int attempt, scala.collection.mutable.HashMap failures) {
+  public void updateExcludedForSuccessfulTaskSet(int stage, int attempt, scala.collection.mutable.HashMap<String, ExecutorFailuresInTaskSet> failures) {
     if (own != null) own.updateExcludedForSuccessfulTaskSet(stage, attempt, failures);
   }
 
-  public scala.collection.mutable.HashMap nodeIdToExcludedExpiryTime() {
+  public scala.collection.mutable.HashMap<String, Object> nodeIdToExcludedExpiryTime() {
     return own == null ? super.nodeIdToExcludedExpiryTime() : own.nodeIdToExcludedExpiryTime();
   }
 
-  public scala.collection.mutable.HashMap executorIdToExcludedStatus() {
+  public scala.collection.mutable.HashMap<String, ExcludedExecutor> executorIdToExcludedStatus() {
     return own == null ? super.executorIdToExcludedStatus() : own.executorIdToExcludedStatus();
   }
 
@@ -88,7 +90,7 @@ public final class BlocklistTracker extends HealthTracker {
    * Without the blocked hosts. Spark rejects an executor that registers on a host in this list: a standalone Master
    * restarts it there for ever, and YARN counts it as a failure, which ends the application.
    */
-  public scala.collection.immutable.Set excludedNodeList() {
+  public scala.collection.immutable.Set<String> excludedNodeList() {
     return own == null ? super.excludedNodeList() : own.excludedNodeList();
   }
 }

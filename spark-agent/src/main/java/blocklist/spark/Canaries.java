@@ -1,7 +1,6 @@
 package blocklist.spark;
 
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 
@@ -12,35 +11,31 @@ import java.util.Map;
  */
 final class Canaries {
   /* Node and resource profile to the id of their executor. */
-  private Map chosen = new HashMap();
+  private Map<String, String> chosen = new HashMap<>();
 
   /* Choose for these LiveHosts, which are all. */
-  void choose(List hosts) {
-    Map next = new HashMap();
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
-      for (Iterator executors = host.usableExecutors.entrySet().iterator(); executors.hasNext();) {
-        Map.Entry executor = (Map.Entry) executors.next();
-        String group = group(host, executor);
-        String best = (String) next.get(group);
-        if (best == null || isBefore((String) executor.getKey(), best, chosen.get(group))) next.put(group, executor.getKey());
-      }
+  void choose(List<LiveHost> hosts) {
+    Map<String, String> next = new HashMap<>();
+    for (LiveHost host : hosts) {
+      host.usableExecutors.forEach((executor, profile) -> {
+        String group = group(host, profile);
+        String best = next.get(group);
+        if (best == null || isBefore(executor, best, chosen.get(group))) next.put(group, executor);
+      });
     }
     chosen = next;
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
-      for (Iterator executors = host.usableExecutors.entrySet().iterator(); executors.hasNext();) {
-        Map.Entry executor = (Map.Entry) executors.next();
-        if (executor.getKey().equals(chosen.get(group(host, executor)))) host.canaries.add(executor.getKey());
-      }
+    for (LiveHost host : hosts) {
+      host.usableExecutors.forEach((executor, profile) -> {
+        if (executor.equals(chosen.get(group(host, profile)))) host.canaries.add(executor);
+      });
     }
   }
 
-  private static String group(LiveHost host, Map.Entry executor) {
-    return executor.getValue() + " " + host.node;
+  private static String group(LiveHost host, Integer profile) {
+    return profile + " " + host.node;
   }
 
-  private static boolean isBefore(String one, String other, Object present) {
+  private static boolean isBefore(String one, String other, String present) {
     if (one.equals(present) || other.equals(present)) return one.equals(present);
     return one.length() != other.length() ? one.length() < other.length() : one.compareTo(other) < 0;
   }

@@ -3,7 +3,6 @@ package blocklist.spark;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -36,9 +35,20 @@ final class Evacuation {
   private final UnknownTasks unknown;
   private final OutputCommits commits;
   /* Task to when it is to be killed again. */
-  private final Map killed = new ConcurrentHashMap();
+  private final Map<Long, Long> killed = new ConcurrentHashMap<>();
   /* Task to when it was first found committing. */
-  private final Map committing = new HashMap();
+  private final Map<Long, Long> committing = new HashMap<>();
+
+  /** A task to kill, and the block because of which. */
+  static final class Kill {
+    private final RunningTask task;
+    private final HostBlock block;
+
+    Kill(RunningTask task, HostBlock block) {
+      this.task = task;
+      this.block = block;
+    }
+  }
 
   Evacuation(SparkContext sc, SchedulerState state, EvacuationLimit limit, UnknownTasks unknown) {
     this.sc = sc;
@@ -48,35 +58,33 @@ final class Evacuation {
     this.commits = new OutputCommits(sc);
   }
 
-  /** Pairs of RunningTask and HostBlock. */
-  List tasksToKill(Plan plan, long now) {
-    List pairs = new ArrayList();
+  List<Kill> tasksToKill(Plan plan, long now) {
+    List<Kill> kills = new ArrayList<>();
     limit.update(plan.evacuated, now);
-    if (killed.isEmpty() && committing.isEmpty() && plan.evacuated.isEmpty()) return pairs;
-    List tasks = state.tasks();
+    if (killed.isEmpty() && committing.isEmpty() && plan.evacuated.isEmpty()) return kills;
+    List<RunningTask> tasks = state.tasks();
     observe(tasks, now);
-    for (Iterator it = tasks.iterator(); it.hasNext();) {
-      RunningTask task = (RunningTask) it.next();
+    for (RunningTask task : tasks) {
       if (!plan.evacuated.contains(task.host) || task.isBarrier() || !isDue(task, now)) continue;
       boolean first = !killed.containsKey(task.id);
-      killed.put(task.id, Long.valueOf(now + (first && isJustLaunched(task) ? KILL_AGAIN_MILLIS : PATIENCE_MILLIS)));
+      killed.put(task.id, now + (first && isJustLaunched(task) ? KILL_AGAIN_MILLIS : PATIENCE_MILLIS));
       unknown.onKilledTask(task.executor, now);
-      pairs.add(new Object[] {task, plan.covered.get(task.host)});
+      kills.add(new Kill(task, plan.covered.get(task.host)));
     }
-    return pairs;
+    return kills;
   }
 
   private boolean isDue(RunningTask task, long now) {
-    Long next = (Long) killed.get(task.id);
-    if (next != null) return now >= next.longValue();
+    Long next = killed.get(task.id);
+    if (next != null) return now >= next;
     if (commits.isPermitted(task)) return isOverdue(task, now);
     return limit.take(task.key(), task.host) && commits.deny(task);
   }
 
   /** Whether a commit takes so long that it may never end: the host is evacuated for a reason. */
   private boolean isOverdue(RunningTask task, long now) {
-    if (!committing.containsKey(task.id)) committing.put(task.id, Long.valueOf(now));
-    return now - ((Long) committing.get(task.id)).longValue() >= COMMIT_MILLIS && limit.take(task.key(), task.host);
+    committing.putIfAbsent(task.id, now);
+    return now - committing.get(task.id) >= COMMIT_MILLIS && limit.take(task.key(), task.host);
   }
 
   private static boolean isJustLaunched(RunningTask task) {
@@ -88,10 +96,9 @@ final class Evacuation {
     if (!killed.isEmpty() || !committing.isEmpty()) observe(state.tasks(), now);
   }
 
-  private void observe(List tasks, long now) {
-    Set running = new HashSet();
-    for (Iterator it = tasks.iterator(); it.hasNext();) {
-      RunningTask task = (RunningTask) it.next();
+  private void observe(List<RunningTask> tasks, long now) {
+    Set<Long> running = new HashSet<>();
+    for (RunningTask task : tasks) {
       running.add(task.id);
       if (killed.containsKey(task.id)) unknown.onKilledTask(task.executor, now);
     }
@@ -99,18 +106,15 @@ final class Evacuation {
     committing.keySet().retainAll(running);
   }
 
-  void kill(List pairs) {
-    for (Iterator it = pairs.iterator(); it.hasNext();) {
-      Object[] pair = (Object[]) it.next();
-      kill((RunningTask) pair[0], (HostBlock) pair[1]);
-    }
+  void kill(List<Kill> kills) {
+    for (Kill each : kills) kill(each.task, each.block);
   }
 
   private void kill(RunningTask task, HostBlock block) {
     try {
-      sc.killTaskAttempt(task.id.longValue(), true, "host is blocked as " + block.id + ": " + block.cause);
+      sc.killTaskAttempt(task.id, true, "host is blocked as " + block.id + ": " + block.cause);
     } catch (RuntimeException e) {
-      LOG.warn("Task {} on {} cannot be killed, and is killed again with the next check.", new Object[] {task.id, task.host, e});
+      LOG.warn("Task {} on {} cannot be killed, and is killed again with the next check.", task.id, task.host, e);
       killed.remove(task.id);
     }
   }

@@ -4,7 +4,6 @@ import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Set;
@@ -28,18 +27,17 @@ final class EvacuationLimit {
   private static final long NEVER = Long.MIN_VALUE;
 
   /* Task to how often it was evacuated, the latest last. */
-  private final Map evacuations = new LinkedHashMap();
+  private final Map<String, Integer> evacuations = new LinkedHashMap<>();
   /* Host to the times at which its evacuations began; the unused ones are NEVER. */
-  private final Map begun = new HashMap();
-  private Set admitted = new HashSet();
-  private Set limited = new HashSet();
+  private final Map<String, long[]> begun = new HashMap<>();
+  private Set<String> admitted = new HashSet<>();
+  private Set<String> limited = new HashSet<>();
 
   /* These are all the hosts to evacuate at `now`. An evacuation begins when a host becomes one of them. */
-  void update(Collection hosts, long now) {
-    Set next = new HashSet();
+  void update(Collection<String> hosts, long now) {
+    Set<String> next = new HashSet<>();
     limited.retainAll(hosts);
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      String host = (String) it.next();
+    for (String host : hosts) {
       if (admitted.contains(host)) next.add(host);
       else if (begin(host, now)) {
         next.add(host);
@@ -53,14 +51,14 @@ final class EvacuationLimit {
   /* Whether this task on a host to evacuate may be killed; if so, that counts. The key of a task is the same for each of
      its attempts: its stage and its number there. */
   boolean take(String task, String host) {
-    Integer before = (Integer) evacuations.get(task);
-    int count = before == null ? 0 : before.intValue();
+    Integer before = evacuations.get(task);
+    int count = before == null ? 0 : before;
     if (!admitted.contains(host) || count >= MAX_PER_TASK) {
       limited.add(host);
       return false;
     }
     evacuations.remove(task);
-    evacuations.put(task, Integer.valueOf(count + 1));
+    evacuations.put(task, count + 1);
     if (evacuations.size() > MAX_TASKS) evacuations.remove(evacuations.keySet().iterator().next());
     return true;
   }
@@ -71,7 +69,7 @@ final class EvacuationLimit {
   }
 
   private boolean begin(String host, long now) {
-    long[] times = (long[]) begun.get(host);
+    long[] times = begun.get(host);
     if (times == null) {
       times = new long[MAX_PER_HOST];
       Arrays.fill(times, NEVER);
@@ -87,12 +85,7 @@ final class EvacuationLimit {
   }
 
   private void forget(long now) {
-    for (Iterator it = begun.values().iterator(); it.hasNext();) {
-      long[] times = (long[]) it.next();
-      boolean over = true;
-      for (int i = 0; i < times.length; i++) over &= isOver(times[i], now);
-      if (over) it.remove();
-    }
+    begun.values().removeIf(times -> Arrays.stream(times).allMatch(time -> isOver(time, now)));
   }
 
   private static boolean isOver(long time, long now) {

@@ -35,72 +35,63 @@ final class EvidenceCollector {
     }
   }
 
-  private final Map exclusions = new HashMap();
-  private final Map speculated = new LinkedHashMap();
+  private final Map<String, Exclusion> exclusions = new HashMap<>();
+  private final Map<Observation, Long> speculated = new LinkedHashMap<>();
 
   /** Add the Observations since the last call; return the findings to report at {@code now}: host to JSON. */
-  Map update(Collection observations, long now) {
-    for (Iterator it = observations.iterator(); it.hasNext();) {
-      Observation observation = (Observation) it.next();
+  Map<String, String> update(Collection<Observation> observations, long now) {
+    for (Observation observation : observations) {
       if (observation.kind == Observation.SLOW) addSlow(observation, now);
       else addExclusion(observation, now);
     }
     expire(now);
-    Map found = new TreeMap();
+    Map<String, String> found = new TreeMap<>();
     addSlowHosts(found, now);
-    for (Iterator it = exclusions.entrySet().iterator(); it.hasNext();) {
-      Map.Entry entry = (Map.Entry) it.next();
-      put(found, (String) entry.getKey(), "excluded", ((Exclusion) entry.getValue()).reason);
-    }
+    exclusions.forEach((host, exclusion) -> put(found, host, "excluded", exclusion.reason));
     return found;
   }
 
   private void addSlow(Observation observation, long now) {
     speculated.remove(observation);
-    speculated.put(observation, Long.valueOf(now));
+    speculated.put(observation, now);
   }
 
   private void addExclusion(Observation observation, long now) {
     String reason = "Spark excluded the host for the application.";
     if (observation.kind == Observation.STAGE) {
       // The first reason stays while the exclusion lasts: each change of a report causes a heartbeat.
-      Exclusion before = (Exclusion) exclusions.get(observation.host);
+      Exclusion before = exclusions.get(observation.host);
       reason = before == null ? "Spark excluded the host for stage " + observation.stage + "." : before.reason;
     }
     exclusions.put(observation.host, new Exclusion(reason, now));
   }
 
   private void expire(long now) {
-    for (Iterator it = exclusions.values().iterator(); it.hasNext();) if (now - ((Exclusion) it.next()).at >= FINDING_TTL) it.remove();
+    exclusions.values().removeIf(exclusion -> now - exclusion.at >= FINDING_TTL);
     int surplus = speculated.size() - MAX_TASKS;
-    for (Iterator it = speculated.values().iterator(); it.hasNext(); surplus--) {
-      long at = ((Long) it.next()).longValue();
+    for (Iterator<Long> it = speculated.values().iterator(); it.hasNext(); surplus--) {
+      long at = it.next();
       if (surplus > 0 || now - at >= SPECULATION_WINDOW) it.remove();
     }
   }
 
-  private void addSlowHosts(Map found, long now) {
-    Map tasks = new HashMap();
-    Map stages = new HashMap();
-    Set fresh = new HashSet();
-    for (Iterator it = speculated.entrySet().iterator(); it.hasNext();) {
-      Map.Entry entry = (Map.Entry) it.next();
-      Observation task = (Observation) entry.getKey();
-      Integer before = (Integer) tasks.get(task.host);
-      tasks.put(task.host, Integer.valueOf(before == null ? 1 : before.intValue() + 1));
-      if (!stages.containsKey(task.host)) stages.put(task.host, new HashSet());
-      ((Set) stages.get(task.host)).add(task.stage);
-      if (now - ((Long) entry.getValue()).longValue() < FINDING_TTL) fresh.add(task.host);
-    }
-    for (Iterator it = fresh.iterator(); it.hasNext();) {
-      String host = (String) it.next();
-      int itsTasks = ((Integer) tasks.get(host)).intValue();
+  private void addSlowHosts(Map<String, String> found, long now) {
+    Map<String, Integer> tasks = new HashMap<>();
+    Map<String, Set<String>> stages = new HashMap<>();
+    Set<String> fresh = new HashSet<>();
+    speculated.forEach((task, at) -> {
+      tasks.merge(task.host, 1, Integer::sum);
+      stages.computeIfAbsent(task.host, host -> new HashSet<>()).add(task.stage);
+      if (now - at < FINDING_TTL) fresh.add(task.host);
+    });
+    for (String host : fresh) {
+      int itsTasks = tasks.get(host);
       int itsStages = ((Set) stages.get(host)).size();
       if (itsStages >= MIN_STAGES || itsTasks >= MIN_TASKS) put(found, host, "slow", sentence(itsTasks, itsStages));
     }
   }
 
-  private static void put(Map found, String host, String kind, String reason) {
+  private static void put(Map<String, String> found, String host, String kind, String reason) {
     if (!Report.isNodeId(host) || (found.size() >= MAX_HOSTS && !found.containsKey(host))) return;
     found.put(host, "{\"kind\":\"" + kind + "\",\"reason\":" + Json.text(reason) + "}");
   }

@@ -1,7 +1,6 @@
 package blocklist.spark;
 
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.HealthTracker;
@@ -17,7 +16,7 @@ import org.apache.spark.scheduler.SparkListenerNodeUnexcluded;
 final class ExclusionEvents {
   private final SparkContext sc;
   /** The executors that are shown as excluded, to their hosts. */
-  private Map shown = new HashMap();
+  private Map<String, String> shown = new HashMap<>();
 
   ExclusionEvents(SparkContext sc) {
     this.sc = sc;
@@ -35,22 +34,18 @@ final class ExclusionEvents {
    * These executors, to their hosts, are excluded, and no others. Call it after hosts have been freed and before others are
    * excluded: an event of a host changes what is shown of all of its executors.
    */
-  void excludedExecutors(Map executors, HealthTracker own) {
+  void excludedExecutors(Map<String, String> executors, HealthTracker own) {
     long now = System.currentTimeMillis();
-    for (Iterator it = shown.entrySet().iterator(); it.hasNext();) {
-      Map.Entry entry = (Map.Entry) it.next();
-      String id = (String) entry.getKey();
-      if (executors.containsKey(id) || SchedulerState.ownExcludes(own, (String) entry.getValue(), id)) continue;
+    shown.forEach((id, host) -> {
+      if (executors.containsKey(id) || SchedulerState.ownExcludes(own, host, id)) return;
       sc.listenerBus().post(new SparkListenerExecutorUnexcluded(now, id));
-    }
-    Map before = shown;
-    shown = new HashMap();
-    for (Iterator it = executors.entrySet().iterator(); it.hasNext();) {
-      Map.Entry entry = (Map.Entry) it.next();
-      String id = (String) entry.getKey();
-      if (SchedulerState.ownExcludes(own, (String) entry.getValue(), id)) continue;
-      shown.put(id, entry.getValue());
+    });
+    Map<String, String> before = shown;
+    shown = new HashMap<>();
+    executors.forEach((id, host) -> {
+      if (SchedulerState.ownExcludes(own, host, id)) return;
+      shown.put(id, host);
       if (!before.containsKey(id)) sc.listenerBus().post(new SparkListenerExecutorExcluded(now, id, 0));
-    }
+    });
   }
 }

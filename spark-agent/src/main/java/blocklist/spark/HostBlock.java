@@ -1,11 +1,11 @@
 package blocklist.spark;
 
-import java.util.ArrayList;
-import java.util.Iterator;
 import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /* The block of one host: what the entries of the table that match it say together. Immutable. */
-final class HostBlock implements Comparable {
+final class HostBlock implements Comparable<HostBlock> {
   final String host;
   /* The machine that the host is on. */
   final String node;
@@ -20,66 +20,53 @@ final class HostBlock implements Comparable {
   final String cause;
   final int rank;
   private final int action;
-  private final List entries;
+  private final List<Table.Entry> entries;
 
-  /* `entries` are TableEntry, at least one. */
-  HostBlock(String host, String node, List entries) {
+  /* There is at least one entry. */
+  HostBlock(String host, String node, List<Table.Entry> entries) {
     this.host = host;
     this.node = node;
     this.entries = entries;
-    TableEntry first = (TableEntry) entries.get(0);
+    Table.Entry first = entries.get(0);
     long lastEnd = first.end;
     int highest = first.rank;
-    for (Iterator it = entries.iterator(); it.hasNext();) {
-      TableEntry entry = (TableEntry) it.next();
+    for (Table.Entry entry : entries) {
       if (isStronger(entry, first)) first = entry;
       lastEnd = Math.max(lastEnd, entry.end);
       highest = Math.max(highest, entry.rank);
     }
     end = lastEnd;
     action = first.action;
-    evacuate = action == TableEntry.EVACUATE;
-    canary = action == TableEntry.CANARY;
+    evacuate = action == Table.Entry.EVACUATE;
+    canary = action == Table.Entry.CANARY;
     id = first.id;
     cause = first.cause;
     rank = highest;
   }
 
-  private static boolean isStronger(TableEntry one, TableEntry other) {
+  private static boolean isStronger(Table.Entry one, Table.Entry other) {
     if (one.action != other.action) return one.action > other.action;
     return one.end != other.end ? one.end > other.end : one.id.compareTo(other.id) < 0;
   }
 
   /* The ids that mean this host. */
-  List ids() {
-    List ids = new ArrayList();
-    for (Iterator it = entries.iterator(); it.hasNext();) {
-      TableEntry entry = (TableEntry) it.next();
-      if (!ids.contains(entry.id)) ids.add(entry.id);
-    }
-    return ids;
+  List<String> ids() {
+    return entries.stream().map(entry -> entry.id).distinct().collect(Collectors.toList());
   }
 
   /* The ids that mean this host and ask for its evacuation. */
-  List evacuatingIds() {
-    List ids = new ArrayList();
-    for (Iterator it = entries.iterator(); it.hasNext();) {
-      TableEntry entry = (TableEntry) it.next();
-      if (entry.action == TableEntry.EVACUATE && !ids.contains(entry.id)) ids.add(entry.id);
-    }
-    return ids;
+  List<String> evacuatingIds() {
+    Stream<Table.Entry> evacuating = entries.stream().filter(entry -> entry.action == Table.Entry.EVACUATE);
+    return evacuating.map(entry -> entry.id).distinct().collect(Collectors.toList());
   }
 
   /* When the first of its entries ends: then it may be another block. */
   long firstEnd() {
-    long first = end;
-    for (Iterator it = entries.iterator(); it.hasNext();) first = Math.min(first, ((TableEntry) it.next()).end);
-    return first;
+    return entries.stream().mapToLong(entry -> entry.end).min().orElse(end);
   }
 
   /* The weakest block first: a canary before a mark before an evacuation, then the order of the table, then the host's name. */
-  public int compareTo(Object o) {
-    HostBlock other = (HostBlock) o;
+  public int compareTo(HostBlock other) {
     if (action != other.action) return action < other.action ? -1 : 1;
     if (rank != other.rank) return rank < other.rank ? -1 : 1;
     return host.compareTo(other.host);

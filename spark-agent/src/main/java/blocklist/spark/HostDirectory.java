@@ -45,7 +45,7 @@ interface HostDirectory {
   long version();
 
   /** These are all the live hosts. The caller holds the monitor of the scheduler. */
-  void retain(Collection hosts);
+  void retain(Collection<String> hosts);
 
   void close();
 }

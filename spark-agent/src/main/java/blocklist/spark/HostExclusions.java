@@ -3,7 +3,6 @@ package blocklist.spark;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -32,7 +31,6 @@ final class HostExclusions {
   private final EvacuationLimit limit;
   private final ExclusionEvents events;
   private final Canaries canaries = new Canaries();
-  private final BarrierSlots barrier;
   private final BackendExecutors backend;
   private final Runnable onRefused;
   private final ServiceClock clock;
@@ -44,15 +42,15 @@ final class HostExclusions {
   private int minNodes = 0;
   private volatile Plan plan = Plan.EMPTY;
   /** Host to whether Spark itself offers it tasks. */
-  private Map live = new HashMap();
-  private List liveHosts = new ArrayList();
+  private Map<String, Boolean> live = new HashMap<>();
+  private List<LiveHost> liveHosts = new ArrayList<>();
   /** Host to the time in Unix ms, by the service's clock, at which its first executor came, and to the node that it was on then, if known. */
-  private Map joined = new HashMap();
-  private Map nodes = new HashMap();
+  private Map<String, Long> joined = new HashMap<>();
+  private Map<String, String> nodes = new HashMap<>();
   /** Host to the time until which it stays open, by the monotonic clock. */
-  private final Map requiredUntil = new HashMap();
+  private final Map<String, Long> requiredUntil = new HashMap<>();
   /** Host that will be opened to the time at which it is, reported or not, by the monotonic clock. */
-  private final Map announced = new HashMap();
+  private final Map<String, Long> announced = new HashMap<>();
   private boolean first = true;
   private long removals = 0;
   private long nextRefresh = 0;
@@ -69,7 +67,6 @@ final class HostExclusions {
     this.directory = directory;
     this.limit = limit;
     this.events = new ExclusionEvents(sc);
-    this.barrier = new BarrierSlots(scheduler);
     this.backend = new BackendExecutors(sc);
   }
 
@@ -98,7 +95,7 @@ final class HostExclusions {
     boolean freed = !before.covered.isEmpty() || !before.held.isEmpty();
     plan = Plan.EMPTY;
     announced.clear();
-    for (Iterator it = before.closedHosts.iterator(); it.hasNext();) events.freed((String) it.next(), own);
+    for (String each : before.closedHosts) events.freed(each, own);
     events.excludedExecutors(plan.closedExecutors, own);
     if (freed) sc.schedulerBackend().reviveOffers();
   }
@@ -119,14 +116,13 @@ final class HostExclusions {
   /** The refusals of this plan have been reported: its hosts may be opened. */
   void onReported(Plan reported) throws Exception {
     boolean waits = false;
-    for (Iterator it = reported.announced.iterator(); it.hasNext();) waits |= announced.replace(it.next(), Long.valueOf(0)) != null;
+    for (String each : reported.announced) waits |= announced.replace(each, 0L) != null;
     if (waits) refresh(now());
   }
 
   /** What EvacuationLimit has kept since the plan was made is refused at once, in one step with the rest of the table. */
   void refuseLimited() throws Exception {
-    for (Iterator it = liveHosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
+    for (LiveHost host : liveHosts) {
       if (host.reachedEvacuationLimit == limit.isReachedOn(host.name)) continue;
       refresh(now());
       return;
@@ -151,7 +147,7 @@ final class HostExclusions {
   }
 
   /** LiveHosts, as of the plan. */
-  List liveHosts() {
+  List<LiveHost> liveHosts() {
     return liveHosts;
   }
 
@@ -161,8 +157,7 @@ final class HostExclusions {
    */
   long revisionInForce() {
     if (!plan.held.isEmpty() || !plan.provisional.isEmpty()) return -1;
-    for (Iterator it = live.keySet().iterator(); it.hasNext();) {
-      String host = (String) it.next();
+    for (String host : live.keySet()) {
       if (directory.names(host) == null && directory.isPending(host)) return -1;
     }
     return table.revision;
@@ -183,12 +178,11 @@ final class HostExclusions {
    * If its own name is one of its machine, only keys of the other kind can mean it: addresses for a host with a name,
    * names for one with an address.
    */
-  Map unknown(long now) {
-    Map reasons = new TreeMap();
+  Map<String, String> unknown(long now) {
+    Map<String, String> reasons = new TreeMap<>();
     boolean namesDone = false;
     boolean addressesDone = false;
-    for (Iterator hosts = live.keySet().iterator(); hosts.hasNext();) {
-      String host = (String) hosts.next();
+    for (String host : live.keySet()) {
       long millis = unknownMillis(host);
       boolean isAddress = HostNames.address(host) != null;
       // One host is reason enough: the scheduler waits meanwhile.
@@ -201,20 +195,23 @@ final class HostExclusions {
       namesDone |= byName;
       addressesDone |= byAddress;
     }
-    for (Iterator it = plan.matched.values().iterator(); it.hasNext();) reasons.remove(((HostBlock) it.next()).id);
+    for (HostBlock block : plan.matched.values()) reasons.remove(block.id);
     return reasons;
   }
 
-  private static void putAll(Map reasons, List ids, String reason) {
-    for (Iterator it = ids.iterator(); it.hasNext() && reasons.size() < MAX_UNKNOWN;) reasons.put(it.next(), reason);
+  private static void putAll(Map<String, String> reasons, List<String> ids, String reason) {
+    for (String id : ids) {
+      if (reasons.size() >= MAX_UNKNOWN) return;
+      reasons.put(id, reason);
+    }
   }
 
   /** The ids of which an evacuation is in force in the table. */
-  Set evacuatingIds(long now) {
-    Set ids = new HashSet();
-    for (Iterator it = table.entries().values().iterator(); it.hasNext() && ids.size() < MAX_UNKNOWN;) {
-      TableEntry entry = (TableEntry) it.next();
-      if (entry.action == TableEntry.EVACUATE && !entry.ended(now)) ids.add(entry.id);
+  Set<String> evacuatingIds(long now) {
+    Set<String> ids = new HashSet<>();
+    for (Table.Entry entry : table.entries().values()) {
+      if (ids.size() >= MAX_UNKNOWN) break;
+      if (entry.action == Table.Entry.EVACUATE && !entry.ended(now)) ids.add(entry.id);
     }
     return ids;
   }
@@ -239,20 +236,18 @@ final class HostExclusions {
 
   void refresh(long now) throws Exception {
     nextRefresh = now + REFRESH_MILLIS;
-    Map before = live;
+    Map<String, Boolean> before = live;
     live = state.liveHosts(own);
     directory.retain(live.keySet());
     requiredUntil.keySet().retainAll(live.keySet());
     noteJoined(now);
-    int needed = table.ended(now) ? 0 : barrier.needed();
-    Map slots = needed == 0 ? new HashMap() : backend.slots();
-    Map profiles = table.hasCanaries ? backend.resourceProfiles() : new HashMap();
-    Set barrierHosts = table.ended(now) ? new HashSet() : state.barrierHosts();
-    List hosts = new ArrayList();
-    for (Iterator it = live.entrySet().iterator(); it.hasNext();) {
-      Map.Entry entry = (Map.Entry) it.next();
-      String name = (String) entry.getKey();
-      LiveHost host = new LiveHost(name, node(name), ((Boolean) entry.getValue()).booleanValue(), directory.names(name), ((Long) joined.get(name)).longValue());
+    int needed = table.ended(now) ? 0 : state.barrierSlotsNeeded();
+    Map<String, Integer> slots = needed == 0 ? new HashMap<>() : backend.slots();
+    Map<String, Integer> profiles = table.hasCanaries ? backend.resourceProfiles() : new HashMap<>();
+    Set<String> barrierHosts = table.ended(now) ? new HashSet<>() : state.barrierHosts();
+    List<LiveHost> hosts = new ArrayList<>();
+    for (String name : live.keySet()) {
+      LiveHost host = new LiveHost(name, node(name), live.get(name), directory.names(name), joined.get(name));
       host.holdMillis = directory.holdMillis();
       host.required = isRequired(name);
       host.executors = state.executors(name);
@@ -266,22 +261,16 @@ final class HostExclusions {
       hosts.add(host);
     }
     canaries.choose(hosts);
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
+    for (LiveHost host : hosts) {
       host.canarySlots = sum(slots, host.canaries);
     }
     liveHosts = hosts;
     boolean continuous = !table.ended(now) && state.hasContinuousQuery();
-    replace(Plan.make(table, hosts, new Requirements(keepHosts, minNodes, needed, continuous), now), before);
+    replace(Plan.make(table, hosts, new Plan.Requirements(keepHosts, minNodes, needed, continuous), now), before);
   }
 
-  private static int sum(Map slots, List executors) {
-    int sum = 0;
-    for (Iterator it = executors.iterator(); it.hasNext();) {
-      Integer more = (Integer) slots.get(it.next());
-      if (more != null) sum += more.intValue();
-    }
-    return sum;
+  private static int sum(Map<String, Integer> slots, List<String> executors) {
+    return executors.stream().mapToInt(each -> slots.getOrDefault(each, 0)).sum();
   }
 
   private String node(String host) {
@@ -291,13 +280,12 @@ final class HostExclusions {
 
   /** A host whose name has become another machine's has joined anew. */
   private void noteJoined(long now) {
-    Map next = new HashMap();
-    Map nextNodes = new HashMap();
-    for (Iterator it = live.keySet().iterator(); it.hasNext();) {
-      String host = (String) it.next();
+    Map<String, Long> next = new HashMap<>();
+    Map<String, String> nextNodes = new HashMap<>();
+    for (String host : live.keySet()) {
       String node = directory.node(host);
-      Object before = nodes.get(host);
-      Object at = before == null || before.equals(node) ? joined.get(host) : null;
+      String before = nodes.get(host);
+      Long at = before == null || before.equals(node) ? joined.get(host) : null;
       next.put(host, at != null ? at : Long.valueOf(first ? LiveHost.LONG_AGO : now));
       nextNodes.put(host, node);
     }
@@ -307,36 +295,34 @@ final class HostExclusions {
   }
 
   private boolean isRequired(String host) {
-    Long until = (Long) requiredUntil.get(host);
-    if (until != null && Times.monotonic() >= until.longValue()) requiredUntil.remove(host);
+    Long until = requiredUntil.get(host);
+    if (until != null && Times.monotonic() >= until) requiredUntil.remove(host);
     return requiredUntil.containsKey(host);
   }
 
   private boolean isAnnounced(String host) {
-    Long until = (Long) announced.get(host);
-    return until != null && Times.monotonic() >= until.longValue();
+    Long until = announced.get(host);
+    return until != null && Times.monotonic() >= until;
   }
 
   private void announce(Plan next) {
     announced.keySet().retainAll(next.announced);
-    for (Iterator it = next.announced.iterator(); it.hasNext();) announced.putIfAbsent(it.next(), Long.valueOf(Times.monotonic() + ANNOUNCE_MILLIS));
+    for (String each : next.announced) announced.putIfAbsent(each, Times.monotonic() + ANNOUNCE_MILLIS);
   }
 
-  private void replace(Plan next, Map liveBefore) {
+  private void replace(Plan next, Map<String, Boolean> liveBefore) {
     Plan before = plan;
     announce(next);
     boolean freed = !next.held.containsAll(before.held) || !next.closedExecutors.keySet().containsAll(before.closedExecutors.keySet());
     plan = next;
     nextRefresh = Math.min(nextRefresh, next.validUntil);
-    for (Iterator it = before.closedHosts.iterator(); it.hasNext();) {
-      String host = (String) it.next();
+    for (String host : before.closedHosts) {
       if (next.closedHosts.contains(host)) continue;
       freed = true;
       events.freed(host, own);
     }
     events.excludedExecutors(next.closedExecutors, own);
-    for (Iterator it = next.closedHosts.iterator(); it.hasNext();) {
-      String host = (String) it.next();
+    for (String host : next.closedHosts) {
       // Spark's own tracker has just shown the host as free, but it is still blocked.
       boolean shownFree = Boolean.FALSE.equals(liveBefore.get(host)) && Boolean.TRUE.equals(live.get(host));
       if (!before.closedHosts.contains(host) || shownFree) events.excluded(host, own);
@@ -350,14 +336,13 @@ final class HostExclusions {
     for (int i = plan.covered.size(); i > 0 && state.hasUnschedulableTask(); i--) {
       String weakest = weakestOpen();
       if (weakest == null) return;
-      requiredUntil.put(weakest, Long.valueOf(Times.monotonic() + REQUIRED_MILLIS));
+      requiredUntil.put(weakest, Times.monotonic() + REQUIRED_MILLIS);
       refresh(now);
     }
   }
 
   private String weakestOpen() {
-    for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) {
-      String host = (String) it.next();
+    for (String host : plan.covered.keySet()) {
       // Not one whose executors all get tasks already.
       boolean canOpen = plan.excludes(host) || plan.closedExecutors.containsValue(host);
       if (canOpen && Boolean.TRUE.equals(live.get(host))) return host;

@@ -1,8 +1,8 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 
@@ -17,18 +17,16 @@ final class HostMatcher {
 
   private final Table table;
   private final long now;
-  private final Map ownerByAddress = new HashMap();
+  private final Map<String, String> ownerByAddress = new HashMap<>();
   /* Node to its LiveHosts, and to its entries once they have been looked up. */
-  private final Map hostsByNode = new HashMap();
-  private final Map entriesByNode = new HashMap();
+  private final Map<String, List<LiveHost>> hostsByNode = new HashMap<>();
+  private final Map<String, List<Table.Entry>> entriesByNode = new HashMap<>();
 
-  HostMatcher(Table table, List hosts, long now) {
+  HostMatcher(Table table, List<LiveHost> hosts, long now) {
     this.table = table;
     this.now = now;
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
-      if (!hostsByNode.containsKey(host.node)) hostsByNode.put(host.node, new ArrayList(1));
-      ((List) hostsByNode.get(host.node)).add(host);
+    for (LiveHost host : hosts) {
+      hostsByNode.computeIfAbsent(host.node, node -> new ArrayList<>(1)).add(host);
       claim(host.name, host);
       for (int i = 0; host.names != null && i < host.names.length; i++) claim(host.names[i], host);
     }
@@ -43,10 +41,10 @@ final class HostMatcher {
 
   /* The block of this host, one of those that were given; null if no current entry matches it. */
   HostBlock blockOf(LiveHost host) {
-    List entries = (List) entriesByNode.get(host.node);
+    List<Table.Entry> entries = entriesByNode.get(host.node);
     if (entries == null) {
-      entries = new ArrayList();
-      for (Iterator it = ((List) hostsByNode.get(host.node)).iterator(); it.hasNext();) addEntries((LiveHost) it.next(), entries);
+      entries = new ArrayList<>();
+      for (LiveHost each : hostsByNode.get(host.node)) addEntries(each, entries);
       entriesByNode.put(host.node, entries);
     }
     return entries.isEmpty() ? null : new HostBlock(host.name, host.node, entries);
@@ -54,14 +52,13 @@ final class HostMatcher {
 
   /* The block of a host beside those that were given. An address is its own unless one of them has it, on another node. */
   HostBlock blockOfFurther(LiveHost host) {
-    List entries = new ArrayList();
+    List<Table.Entry> entries = new ArrayList<>();
     addEntries(host, entries);
-    List others = (List) hostsByNode.get(host.node);
-    for (int i = 0; others != null && i < others.size(); i++) addEntries((LiveHost) others.get(i), entries);
+    for (LiveHost each : hostsByNode.getOrDefault(host.node, Collections.emptyList())) addEntries(each, entries);
     return entries.isEmpty() ? null : new HostBlock(host.name, host.node, entries);
   }
 
-  private void addEntries(LiveHost host, List entries) {
+  private void addEntries(LiveHost host, List<Table.Entry> entries) {
     addEntries(host.name, entries);
     for (int i = 0; host.names != null && i < host.names.length; i++) {
       String address = HostNames.address(host.names[i]);
@@ -70,10 +67,9 @@ final class HostMatcher {
     }
   }
 
-  private void addEntries(String name, List entries) {
-    String[] keys = HostNames.keys(name);
-    for (int i = 0; i < keys.length; i++) {
-      TableEntry entry = table.current(keys[i], now);
+  private void addEntries(String name, List<Table.Entry> entries) {
+    for (String key : HostNames.keys(name)) {
+      Table.Entry entry = table.current(key, now);
       if (entry != null && !entries.contains(entry)) entries.add(entry);
     }
   }

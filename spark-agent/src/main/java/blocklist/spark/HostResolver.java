@@ -28,34 +28,32 @@ final class HostResolver implements HostDirectory {
     volatile long refreshAt = Long.MAX_VALUE;
   }
 
-  private final ConcurrentHashMap lookups = new ConcurrentHashMap();
+  private final ConcurrentHashMap<String, Lookup> lookups = new ConcurrentHashMap<>();
   private final ThreadPoolExecutor pool;
   private final Runnable onResolved;
 
   /** {@code onResolved} is called in a thread of the resolver whenever the names of a host are known. */
   HostResolver(Runnable onResolved) {
     this.onResolved = onResolved;
-    ThreadFactory threads = new ThreadFactory() {
-      public Thread newThread(Runnable work) {
-        Thread thread = new Thread(work, "blocklist-names");
-        thread.setDaemon(true);
-        return thread;
-      }
+    ThreadFactory threads = work -> {
+      Thread thread = new Thread(work, "blocklist-names");
+      thread.setDaemon(true);
+      return thread;
     };
-    pool = new ThreadPoolExecutor(THREADS, THREADS, 5, TimeUnit.SECONDS, new LinkedBlockingQueue(), threads);
+    pool = new ThreadPoolExecutor(THREADS, THREADS, 5, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), threads);
     pool.allowCoreThreadTimeOut(true);
   }
 
   /** Starts a lookup for a new host. */
   public String[] names(String host) {
-    Lookup lookup = (Lookup) lookups.get(host);
+    Lookup lookup = lookups.get(host);
     if (lookup == null) lookup = start(host);
     return lookup.names;
   }
 
   /** Starts no lookup: also asked for lost hosts, whose lookups retain() forgets, so that each would be followed by the next. */
   public String[] machineNames(String host) {
-    Lookup lookup = (Lookup) lookups.get(host);
+    Lookup lookup = lookups.get(host);
     return lookup == null ? null : lookup.names;
   }
 
@@ -93,7 +91,7 @@ final class HostResolver implements HostDirectory {
 
   /** Not 0 if the lookup has failed, or takes too long. */
   public long overdue(String host) {
-    Lookup lookup = (Lookup) lookups.get(host);
+    Lookup lookup = lookups.get(host);
     if (lookup == null || (lookup.names != null && lookup.names != NONE)) return 0;
     long age = Times.monotonic() - lookup.requestedAt;
     if (lookup.names == NONE) return Math.max(1, age);
@@ -101,20 +99,18 @@ final class HostResolver implements HostDirectory {
   }
 
   public boolean isPending(String host) {
-    Lookup lookup = (Lookup) lookups.get(host);
+    Lookup lookup = lookups.get(host);
     return lookup == null || (lookup.names == null && Times.monotonic() - lookup.requestedAt < TIMEOUT);
   }
 
   /** Forgets all other hosts, and looks up again what is old. */
-  public void retain(Collection hosts) {
+  public void retain(Collection<String> hosts) {
     lookups.keySet().retainAll(hosts);
-    Object[] known = lookups.keySet().toArray();
-    for (int i = 0; i < known.length; i++) {
-      Lookup lookup = (Lookup) lookups.get(known[i]);
-      if (lookup == null || Times.monotonic() < lookup.refreshAt) continue;
+    lookups.forEach((host, lookup) -> {
+      if (Times.monotonic() < lookup.refreshAt) return;
       lookup.refreshAt = Long.MAX_VALUE;
-      submit((String) known[i], lookup);
-    }
+      submit(host, lookup);
+    });
   }
 
   public void close() {
@@ -123,40 +119,37 @@ final class HostResolver implements HostDirectory {
 
   private Lookup start(String host) {
     Lookup lookup = new Lookup();
-    Object before = lookups.putIfAbsent(host, lookup);
-    if (before != null) return (Lookup) before;
+    Lookup before = lookups.putIfAbsent(host, lookup);
+    if (before != null) return before;
     submit(host, lookup);
     return lookup;
   }
 
-  private void submit(final String host, final Lookup lookup) {
+  private void submit(String host, Lookup lookup) {
     if (pool.isShutdown()) return;
-    pool.execute(new Runnable() {
-      public void run() {
-        String[] found = resolve(host);
-        boolean failed = found == NONE;
-        // A failed refresh keeps what was known.
-        if (!failed || lookup.names == null) lookup.names = found;
-        lookup.refreshAt = Times.monotonic() + (failed ? FAILED_TTL : TTL);
-        onResolved.run();
-      }
+    pool.execute(() -> {
+      String[] found = resolve(host);
+      boolean failed = found == NONE;
+      // A failed refresh keeps what was known.
+      if (!failed || lookup.names == null) lookup.names = found;
+      lookup.refreshAt = Times.monotonic() + (failed ? FAILED_TTL : TTL);
+      onResolved.run();
     });
   }
 
   /** NONE if the lookup fails, for whatever reason. */
   static String[] resolve(String host) {
-    Set names = new HashSet();
+    Set<String> names = new HashSet<>();
     try {
       boolean isAddress = HostNames.address(host) != null;
-      InetAddress[] all = InetAddress.getAllByName(host);
-      for (int i = 0; i < all.length; i++) {
-        names.add(HostNames.normalize(all[i].getHostAddress()));
-        if (isAddress) names.add(HostNames.normalize(all[i].getCanonicalHostName()));
+      for (InetAddress address : InetAddress.getAllByName(host)) {
+        names.add(HostNames.normalize(address.getHostAddress()));
+        if (isAddress) names.add(HostNames.normalize(address.getCanonicalHostName()));
       }
     } catch (Throwable t) {
       // Errors, too: a lookup that ended without a result would never be repeated.
       return NONE;
     }
-    return (String[]) names.toArray(new String[names.size()]);
+    return names.toArray(new String[0]);
   }
 }

@@ -1,8 +1,8 @@
 package blocklist.spark;
 
 import java.util.Collection;
-import java.util.Iterator;
 import java.util.Map;
+import java.util.stream.Collectors;
 
 /** Writes JSON. */
 final class Json {
@@ -20,23 +20,12 @@ final class Json {
   }
 
   /** An object from names to values that are JSON already. */
-  static String object(Map members) {
-    StringBuilder out = new StringBuilder("{");
-    for (Iterator it = members.entrySet().iterator(); it.hasNext();) {
-      Map.Entry member = (Map.Entry) it.next();
-      out.append(text((String) member.getKey())).append(':').append(member.getValue());
-      if (it.hasNext()) out.append(',');
-    }
-    return out.append('}').toString();
+  static String object(Map<String, String> members) {
+    return members.entrySet().stream().map(member -> text(member.getKey()) + ":" + member.getValue()).collect(Collectors.joining(",", "{", "}"));
   }
 
   /** An array of values that are JSON already. */
-  static String array(Collection values) {
-    StringBuilder out = new StringBuilder("[");
-    for (Iterator it = values.iterator(); it.hasNext();) {
-      out.append(it.next());
-      if (it.hasNext()) out.append(',');
-    }
-    return out.append(']').toString();
+  static String array(Collection<String> values) {
+    return "[" + String.join(",", values) + "]";
   }
 }

@@ -23,12 +23,12 @@ final class KubernetesBackend implements ExecutorPods {
   private final Object client;
   private final Object store;
   private final Field snapshot;
-  private final Collection subscribers;
+  private final Collection<?> subscribers;
   private final Object allocator;
   private final AtomicInteger lastId;
   private final Object newPods;
   private Object seen = null;
-  private Map pods = new HashMap();
+  private Map<Long, ExecutorPods.Pod> pods = new HashMap<>();
 
   static boolean isUsedBy(SparkContext sc) {
     return NAME.equals(sc.schedulerBackend().getClass().getName());
@@ -40,7 +40,7 @@ final class KubernetesBackend implements ExecutorPods {
     client = value(backend, "kubernetesClient");
     store = value(backend, "snapshotsStore");
     snapshot = field(store, "currentSnapshot");
-    subscribers = (Collection) value(store, "subscribers");
+    subscribers = (Collection<?>) value(store, "subscribers");
     allocator = value(backend, "podAllocator");
     boolean known = ALLOCATOR.equals(allocator.getClass().getName());
     lastId = known ? (AtomicInteger) value(allocator, "EXECUTOR_ID_COUNTER") : null;
@@ -56,15 +56,13 @@ final class KubernetesBackend implements ExecutorPods {
     return client;
   }
 
-  public synchronized Map pods() throws Exception {
+  public synchronized Map<Long, ExecutorPods.Pod> pods() throws Exception {
     Object present = snapshot.get(store);
     if (present == seen) return pods;
-    Map read = new HashMap();
-    scala.collection.Iterator it = iterator(Reflection.call(present, "executorPods"));
-    while (it.hasNext()) {
-      scala.Tuple2 entry = (scala.Tuple2) it.next();
+    Map<Long, ExecutorPods.Pod> read = new HashMap<>();
+    for (scala.Tuple2<?, ?> entry : entries(Scala.call(present, "executorPods"))) {
       Long id = (Long) entry._1();
-      read.put(id, PodReader.read(id.longValue(), Reflection.call(entry._2(), "pod")));
+      read.put(id, PodReader.read(id, Scala.call(entry._2(), "pod")));
     }
     pods = Collections.unmodifiableMap(read);
     seen = present;
@@ -75,26 +73,27 @@ final class KubernetesBackend implements ExecutorPods {
    * Spark makes pods in rounds, and holds a lock meanwhile: after a change of the template, pods of a later number obey it,
    * once this has not returned null.
    */
-  public MadePods made() throws Exception {
-    Set held = new HashSet();
+  public ExecutorPods.Made made() throws Exception {
+    Set<ReentrantLock> held = new HashSet<>();
     try {
-      for (Iterator it = subscribers.iterator(); it.hasNext();) {
-        ReentrantLock lock = (ReentrantLock) value(it.next(), "lock");
+      for (Object subscriber : subscribers) {
+        ReentrantLock lock = (ReentrantLock) value(subscriber, "lock");
         // Spark does not wait for the lock either: it comes back a moment later.
         if (!lock.tryLock()) return null;
         held.add(lock);
       }
-      Set unseen = new HashSet();
-      scala.collection.Iterator it = iterator(newPods);
-      while (it.hasNext()) unseen.add(((scala.Tuple2) it.next())._1());
-      return new MadePods(lastId.get(), unseen);
+      Set<Long> unseen = new HashSet<>();
+      for (scala.Tuple2<?, ?> pod : entries(newPods)) unseen.add((Long) pod._1());
+      return new ExecutorPods.Made(lastId.get(), unseen);
     } finally {
-      for (Iterator it = held.iterator(); it.hasNext();) ((ReentrantLock) it.next()).unlock();
+      for (ReentrantLock each : held) each.unlock();
     }
   }
 
-  private static scala.collection.Iterator iterator(Object collection) throws Exception {
-    return (scala.collection.Iterator) Reflection.call(collection, "iterator");
+  /** Of a map of Scala. */
+  @SuppressWarnings("unchecked")
+  private static Iterable<scala.Tuple2<?, ?>> entries(Object map) throws Exception {
+    return Scala.each((scala.collection.Iterator<scala.Tuple2<?, ?>>) Scala.call(map, "iterator"));
   }
 
   private static Object value(Object target, String name) throws Exception {
@@ -103,12 +102,11 @@ final class KubernetesBackend implements ExecutorPods {
 
   /** Scala writes the name of a class and $$ in front of some names. */
   private static Field field(Object target, String name) throws Exception {
-    for (Class its = target.getClass(); its != null; its = its.getSuperclass()) {
-      Field[] fields = its.getDeclaredFields();
-      for (int i = 0; i < fields.length; i++) {
-        if (!fields[i].getName().equals(name) && !fields[i].getName().endsWith("$$" + name)) continue;
-        fields[i].setAccessible(true);
-        return fields[i];
+    for (Class<?> its = target.getClass(); its != null; its = its.getSuperclass()) {
+      for (Field field : its.getDeclaredFields()) {
+        if (!field.getName().equals(name) && !field.getName().endsWith("$$" + name)) continue;
+        field.setAccessible(true);
+        return field;
       }
     }
     throw new NoSuchFieldException(name + " of " + target.getClass().getName());

@@ -25,11 +25,11 @@ final class LiveHost {
   /* Whether a task can run nowhere else. */
   boolean required = false;
   /* The ids of its executors. */
-  List executors = Collections.EMPTY_LIST;
+  List<String> executors = Collections.emptyList();
   /* Those on which Spark itself would start tasks, to the ids of their resource profiles (Integer). */
-  Map usableExecutors = Collections.EMPTY_MAP;
+  Map<String, Integer> usableExecutors = Collections.emptyMap();
   /* Those that still get tasks if its node has a canary block. Of each profile one, or none if it is on another host. */
-  final List canaries = new ArrayList();
+  final List<String> canaries = new ArrayList<>();
   /* How many tasks its executors, and its canaries, run at a time. Only barrier stages need it. */
   int slots = 0;
   int canarySlots = 0;

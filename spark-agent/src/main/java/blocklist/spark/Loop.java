@@ -23,11 +23,7 @@ abstract class Loop {
   /** {@code what} completes "The agent cannot …". */
   Loop(String name, String what) {
     this.what = what;
-    thread = new Thread(name) {
-      public void run() {
-        Loop.this.run();
-      }
-    };
+    thread = new Thread(this::run, name);
     thread.setDaemon(true);
   }
 
@@ -101,7 +97,7 @@ abstract class Loop {
     failures++;
     onFailure();
     long delay = Math.min(MAX_DELAY, 500L << Math.min(failures, 10));
-    long retryAfter = t instanceof HttpException ? 1000 * ((HttpException) t).retryAfter : 0;
+    long retryAfter = t instanceof ServiceClient.HttpException ? 1000 * ((ServiceClient.HttpException) t).retryAfter : 0;
     try {
       pause(Math.max(retryAfter, (long) (delay * (0.5 + Math.random() / 2))), false);
     } catch (InterruptedException e) {

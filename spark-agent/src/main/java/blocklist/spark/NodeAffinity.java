@@ -2,9 +2,9 @@ package blocklist.spark;
 
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -39,38 +39,33 @@ final class NodeAffinity {
   }
 
   /* Change this pod so that it keeps off the nodes of these names, too. Throws ClassCastException for what is no pod. */
-  static void exclude(Map pod, Collection names) {
+  static void exclude(Map<String, Object> pod, Collection<String> names) {
     if (names.isEmpty()) return;
-    Map required = child(child(child(child(pod, "spec"), "affinity"), "nodeAffinity"), REQUIRED);
-    List terms = list(required, TERMS);
+    Map<String, Object> required = child(child(child(child(pod, "spec"), "affinity"), "nodeAffinity"), REQUIRED);
+    List<Object> terms = list(required, TERMS);
     if (terms.isEmpty()) {
-      Map term = new HashMap();
+      Map<String, Object> term = new HashMap<>();
       addTo(term, names);
       terms.add(term);
     } else {
-      for (Iterator it = terms.iterator(); it.hasNext();) {
-        Map term = (Map) it.next();
-        if (!isEmpty(term)) addTo(term, names);
-      }
+      for (Map<String, Object> term : objects(terms)) if (!isEmpty(term)) addTo(term, names);
     }
     required.put(TERMS, terms);
   }
 
   /* The number of terms of this pod to which nodes are added: the size of a pod grows with it. At least 1. */
-  static int terms(Map pod) {
-    List terms = find(pod);
-    return terms == null ? 1 : Math.max(1, terms.size());
+  static int terms(Map<String, Object> pod) {
+    return Math.max(1, find(pod).size());
   }
 
   /* The names of all nodes that this pod keeps off: each of its terms excludes them. Null: it selects no node at all. */
-  static Set excluded(Map pod) {
-    List terms = find(pod);
-    if (terms == null || terms.isEmpty()) return new HashSet();
-    Set all = null;
-    for (Iterator it = terms.iterator(); it.hasNext();) {
-      Map term = (Map) it.next();
+  static Set<String> excluded(Map<String, Object> pod) {
+    List<Map<String, Object>> terms = find(pod);
+    if (terms.isEmpty()) return new HashSet<>();
+    Set<String> all = null;
+    for (Map<String, Object> term : terms) {
       if (isEmpty(term)) continue;
-      Set its = new HashSet();
+      Set<String> its = new HashSet<>();
       addExcluded(its, term, LABELS, HOST_NAME);
       addExcluded(its, term, FIELDS, NAME);
       if (all == null) all = its;
@@ -79,58 +74,58 @@ final class NodeAffinity {
     return all;
   }
 
-  private static List find(Map pod) {
-    String[] path = {"spec", "affinity", "nodeAffinity", REQUIRED, TERMS};
+  private static List<Map<String, Object>> find(Map<String, Object> pod) {
     Object found = pod;
-    for (int i = 0; i < path.length && found != null; i++) found = ((Map) found).get(path[i]);
-    return (List) found;
+    for (String name : new String[] {"spec", "affinity", "nodeAffinity", REQUIRED, TERMS})
+      if (found != null) found = ((Map<?, ?>) found).get(name);
+    return found == null ? new ArrayList<>() : objects((List<?>) found);
   }
 
-  private static void addTo(Map term, Collection names) {
-    List labels = new ArrayList();
-    List fields = list(term, FIELDS);
-    for (Iterator it = names.iterator(); it.hasNext();) {
-      String name = (String) it.next();
+  private static void addTo(Map<String, Object> term, Collection<String> names) {
+    List<String> labels = new ArrayList<>();
+    List<Object> fields = list(term, FIELDS);
+    for (String name : names) {
       if (name.length() <= MAX_LABEL) labels.add(name);
-      List one = new ArrayList();
-      one.add(name);
-      fields.add(condition(NAME, one));
+      fields.add(condition(NAME, Collections.singletonList(name)));
     }
     term.put(FIELDS, fields);
     if (labels.isEmpty()) return;
-    List expressions = list(term, LABELS);
+    List<Object> expressions = list(term, LABELS);
     expressions.add(condition(HOST_NAME, labels));
     term.put(LABELS, expressions);
   }
 
-  private static Map condition(String key, List values) {
-    Map condition = new HashMap();
+  private static Map<String, Object> condition(String key, List<String> values) {
+    Map<String, Object> condition = new HashMap<>();
     condition.put("key", key);
     condition.put("operator", NOT_IN);
     condition.put("values", values);
     return condition;
   }
 
-  private static void addExcluded(Set names, Map term, String kind, String key) {
-    for (Iterator it = list(term, kind).iterator(); it.hasNext();) {
-      Map condition = (Map) it.next();
-      if (key.equals(condition.get("key")) && NOT_IN.equals(condition.get("operator"))) names.addAll(list(condition, "values"));
-    }
+  private static void addExcluded(Collection<String> names, Map<String, Object> term, String kind, String key) {
+    for (Map<String, Object> condition : objects(list(term, kind)))
+      if (key.equals(condition.get("key")) && NOT_IN.equals(condition.get("operator")))
+        for (Object name : list(condition, "values")) names.add((String) name);
   }
 
-  private static boolean isEmpty(Map term) {
+  private static boolean isEmpty(Map<String, Object> term) {
     return term == null || (list(term, LABELS).isEmpty() && list(term, FIELDS).isEmpty());
   }
 
-  private static Map child(Map parent, String name) {
-    Object child = parent.get(name);
-    if (child == null) parent.put(name, child = new HashMap());
-    return (Map) child;
+  @SuppressWarnings("unchecked")
+  static Map<String, Object> child(Map<String, Object> parent, String name) {
+    return (Map<String, Object>) parent.computeIfAbsent(name, each -> new HashMap<>());
   }
 
   /* A copy. */
-  private static List list(Map parent, String name) {
+  static List<Object> list(Map<String, Object> parent, String name) {
     Object list = parent.get(name);
-    return list == null ? new ArrayList() : new ArrayList((List) list);
+    return list == null ? new ArrayList<>() : new ArrayList<>((List<?>) list);
+  }
+
+  @SuppressWarnings("unchecked")
+  private static List<Map<String, Object>> objects(List<?> values) {
+    return (List<Map<String, Object>>) values;
   }
 }

@@ -3,13 +3,14 @@ package blocklist.spark;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
 
 /**
  * The nodes of a report: their ids, or what the driver knows about their names and addresses. Left out is what several
@@ -23,67 +24,51 @@ final class NodeReport {
 
   /** The ids of nodes with executors, as JSON. */
   static String ids(Snapshot snapshot) {
-    List ids = new ArrayList();
-    for (Iterator it = hosts(snapshot).keySet().iterator(); it.hasNext();) ids.add(Json.text((String) it.next()));
-    return Json.array(ids);
+    return Json.array(hosts(snapshot).keySet().stream().map(Json::text).collect(Collectors.toList()));
   }
 
   /** The nodes with executors and the names that {@code directory} knows, as JSON. */
   static String described(Snapshot snapshot, HostDirectory directory) {
-    Map names = new TreeMap();
-    Map uses = new HashMap();
-    for (Iterator it = hosts(snapshot).entrySet().iterator(); it.hasNext();) {
-      Map.Entry node = (Map.Entry) it.next();
-      Set its = names((Set) node.getValue(), directory);
-      its.add(HostNames.normalize((String) node.getKey()));
-      names.put(node.getKey(), its);
-      for (Iterator each = its.iterator(); each.hasNext();) count(uses, each.next());
-    }
-    List nodes = new ArrayList();
-    for (Iterator it = names.entrySet().iterator(); it.hasNext();) {
-      Map.Entry node = (Map.Entry) it.next();
-      nodes.add(node((String) node.getKey(), (Set) node.getValue(), uses));
-    }
+    Map<String, Set<String>> names = new TreeMap<>();
+    Map<String, Integer> uses = new HashMap<>();
+    hosts(snapshot).forEach((id, hosts) -> {
+      Set<String> its = names(hosts, directory);
+      its.add(HostNames.normalize(id));
+      names.put(id, its);
+      for (String name : its) uses.merge(name, 1, Integer::sum);
+    });
+    List<String> nodes = new ArrayList<>();
+    names.forEach((id, its) -> nodes.add(node(id, its, uses)));
     return Json.array(nodes);
   }
 
   /** Node id to the hosts that it means. */
-  private static Map hosts(Snapshot snapshot) {
-    Map nodes = new TreeMap();
-    for (Iterator it = snapshot.executors.iterator(); it.hasNext();) {
-      Executor executor = (Executor) it.next();
+  private static Map<String, Set<String>> hosts(Snapshot snapshot) {
+    Map<String, Set<String>> nodes = new TreeMap<>();
+    for (Executor executor : snapshot.executors) {
       HostBlock block = snapshot.blockOf(executor);
       String id = block == null ? executor.node : block.id;
-      if (!Report.isNodeId(id)) continue;
-      if (!nodes.containsKey(id)) nodes.put(id, new TreeSet());
-      ((Set) nodes.get(id)).add(executor.host);
+      if (Report.isNodeId(id)) nodes.computeIfAbsent(id, each -> new TreeSet<>()).add(executor.host);
     }
     return nodes;
   }
 
-  private static Set names(Set hosts, HostDirectory directory) {
-    Set names = new TreeSet();
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      String host = (String) it.next();
+  private static Set<String> names(Set<String> hosts, HostDirectory directory) {
+    Set<String> names = new TreeSet<>();
+    for (String host : hosts) {
       if (directory.namesMachines()) names.add(HostNames.normalize(host));
       String[] known = directory.machineNames(host);
-      for (int i = 0; known != null && i < known.length; i++) names.add(known[i]);
+      if (known != null) names.addAll(Arrays.asList(known));
     }
     return names;
   }
 
-  private static void count(Map uses, Object name) {
-    Integer before = (Integer) uses.get(name);
-    uses.put(name, Integer.valueOf(before == null ? 1 : before.intValue() + 1));
-  }
-
-  private static String node(String id, Set known, Map uses) {
-    List names = new ArrayList();
-    List addresses = new ArrayList();
-    for (Iterator it = known.iterator(); it.hasNext();) {
-      String name = (String) it.next();
-      if (name.equals(HostNames.normalize(id)) || ((Integer) uses.get(name)).intValue() > 1 || !identifies(name)) continue;
-      List kind = HostNames.address(name) == null ? names : addresses;
+  private static String node(String id, Set<String> known, Map<String, Integer> uses) {
+    List<String> names = new ArrayList<>();
+    List<String> addresses = new ArrayList<>();
+    for (String name : known) {
+      if (name.equals(HostNames.normalize(id)) || uses.get(name) > 1 || !identifies(name)) continue;
+      List<String> kind = HostNames.address(name) == null ? names : addresses;
       if (kind.size() < MAX_NAMES) kind.add(Json.text(name));
     }
     if (names.isEmpty() && addresses.isEmpty()) return Json.text(id);

@@ -54,14 +54,16 @@ final class OutputCommits {
   private boolean isCommitter(RunningTask task) throws Exception {
     Field stages = OutputCommitCoordinator.class.getDeclaredField("stageStates");
     stages.setAccessible(true);
-    scala.Option state = ((scala.collection.mutable.HashMap) stages.get(coordinator)).get(Integer.valueOf(task.stage()));
-    if (state.isEmpty()) return false;
-    Object[] committers = (Object[]) Reflection.call(state.get(), "authorizedCommitters");
+    @SuppressWarnings("unchecked")
+    scala.collection.mutable.HashMap<Object, Object> states = (scala.collection.mutable.HashMap<Object, Object>) stages.get(coordinator);
+    Object state = Scala.orNull(states.get(task.stage()));
+    if (state == null) return false;
+    Object[] committers = (Object[]) Scala.call(state, "authorizedCommitters");
     int partition = task.partition();
     Object committer = partition >= 0 && partition < committers.length ? committers[partition] : null;
     if (committer == null) return false;
-    boolean sameStage = Integer.valueOf(task.stageAttempt()).equals(Reflection.call(committer, "stageAttempt"));
-    return sameStage && Integer.valueOf(task.attempt()).equals(Reflection.call(committer, "taskAttempt"));
+    boolean sameStage = Integer.valueOf(task.stageAttempt()).equals(Scala.call(committer, "stageAttempt"));
+    return sameStage && Integer.valueOf(task.attempt()).equals(Scala.call(committer, "taskAttempt"));
   }
 
   private void onError(Exception e) {

@@ -3,9 +3,9 @@ package blocklist.spark;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -28,23 +28,23 @@ final class Placement {
   static final int MAX_NAMES = 1000;
 
   /* Names of nodes, in order. */
-  final List names;
+  final List<String> names;
   /* Each of them to the ids of its blocks. */
-  final Map idsByName;
+  final Map<String, Set<String>> idsByName;
   /* Node id to the reason why new executors may start there. */
-  final Map refused;
+  final Map<String, String> refused;
   /* When the first block ends, in Unix milliseconds. */
   final long validUntil;
 
-  private Placement(Map idsByName, Map refused, long validUntil) {
-    this.names = Collections.unmodifiableList(new ArrayList(idsByName.keySet()));
+  private Placement(Map<String, Set<String>> idsByName, Map<String, String> refused, long validUntil) {
+    this.names = Collections.unmodifiableList(new ArrayList<>(idsByName.keySet()));
     this.idsByName = Collections.unmodifiableMap(idsByName);
     this.refused = Collections.unmodifiableMap(refused);
     this.validUntil = validUntil;
   }
 
-  /* Decide at `now` (Unix ms) for these PlacementNodes; `givingWay` is the number of blocks that give way. */
-  static Placement make(Table table, Collection nodes, int givingWay, int maxNames, long now) {
+  /* Decide at `now` (Unix ms) for these Nodes; `givingWay` is the number of blocks that give way. */
+  static Placement make(Table table, Collection<Node> nodes, int givingWay, int maxNames, long now) {
     return new Maker(table, nodes, givingWay, maxNames, now).placement();
   }
 
@@ -53,42 +53,84 @@ final class Placement {
     return givingWay >= MAX_NAMES ? givingWay : 2 * givingWay + 1;
   }
 
+  /* A node on which an application has, or had, executors. Immutable. */
+  static final class Node {
+    final String name;
+    /* Its name, its addresses, and those of its hosts. */
+    final String[] names;
+    /* Whether it is blocked but stays open for tasks, so that executors on it are of use. */
+    final boolean leftOpen;
+
+    Node(String name, String[] names, boolean leftOpen) {
+      this.name = name;
+      this.names = names;
+      this.leftOpen = leftOpen;
+    }
+  }
+
+  /*
+   * How many blocks give way so that an application gets executors: none while one runs on an open node. Otherwise, each
+   * time that new pods have been waiting for a node for PATIENCE milliseconds, more than the time before.
+   *
+   * The caller passes the time in milliseconds by a clock that never goes back. THREADING: the caller guards it.
+   */
+  static final class Guard {
+    static final long PATIENCE = 30000;
+
+    private int givingWay = 0;
+    private boolean waiting = false;
+    private long since = 0;
+
+    /* `hasOpenExecutor`: an executor runs on a node that is not blocked, or stays open, or is a canary. `isWaiting`: a pod that keeps off
+       the present nodes finds no node. */
+    int update(boolean hasOpenExecutor, boolean isWaiting, long now) {
+      if (hasOpenExecutor) givingWay = 0;
+      boolean continues = waiting && isWaiting && !hasOpenExecutor;
+      waiting = isWaiting && !hasOpenExecutor;
+      if (!continues) since = now;
+      else if (now - since >= PATIENCE) {
+        givingWay = Placement.next(givingWay);
+        waiting = false;
+      }
+      return givingWay;
+    }
+  }
+
   private static final class Maker {
     private final Table table;
     private final int maxNames;
     private final long now;
     /* Current entries by id: the strongest of each. Ids that known nodes have. Ids that are not excluded. */
-    private final Map entries = new HashMap();
-    private final Set knownIds = new HashSet();
-    private final Set openIds = new HashSet();
-    private final Map nodeEntries = new HashMap();
-    private final Map refused = new TreeMap();
+    private final Map<String, Table.Entry> entries = new HashMap<>();
+    private final Set<String> knownIds = new HashSet<>();
+    private final Set<String> openIds = new HashSet<>();
+    private final Map<String, List<Table.Entry>> nodeEntries = new HashMap<>();
+    private final Map<String, String> refused = new TreeMap<>();
     private boolean namedByAddress = false;
     private long validUntil = Long.MAX_VALUE;
 
-    Maker(Table table, Collection nodes, int givingWay, int maxNames, long now) {
+    Maker(Table table, Collection<Node> nodes, int givingWay, int maxNames, long now) {
       this.table = table;
       this.maxNames = maxNames;
       this.now = now;
-      for (Iterator it = table.entries().values().iterator(); it.hasNext();) add((TableEntry) it.next());
-      for (Iterator it = nodes.iterator(); it.hasNext();) add((PlacementNode) it.next());
+      for (Table.Entry entry : table.entries().values()) add(entry);
+      for (Node node : nodes) add(node);
       giveWay(givingWay);
     }
 
-    private void add(TableEntry entry) {
+    private void add(Table.Entry entry) {
       if (entry.ended(now)) return;
       validUntil = Math.min(validUntil, entry.end);
-      TableEntry before = (TableEntry) entries.get(entry.id);
+      Table.Entry before = entries.get(entry.id);
       if (before == null || isStronger(entry, before)) entries.put(entry.id, entry);
     }
 
-    private void add(PlacementNode node) {
+    private void add(Node node) {
       namedByAddress |= HostNames.address(node.name) != null;
-      List its = new ArrayList();
-      for (int i = 0; i < node.names.length; i++) {
-        String[] keys = HostNames.keys(node.names[i]);
-        for (int k = 0; k < keys.length; k++) {
-          TableEntry entry = table.current(keys[k], now);
+      List<Table.Entry> its = new ArrayList<>();
+      for (String name : node.names) {
+        for (String key : HostNames.keys(name)) {
+          Table.Entry entry = table.current(key, now);
           if (entry == null) continue;
           its.add(entry);
           knownIds.add(entry.id);
@@ -100,81 +142,66 @@ final class Placement {
 
     private void giveWay(int count) {
       if (count == 0) return;
-      List weakest = sorted(false);
+      List<Table.Entry> weakest = sorted(false);
       for (int pass = 0; pass < 2; pass++) {
-        for (Iterator it = weakest.iterator(); count > 0 && it.hasNext();) {
-          TableEntry entry = (TableEntry) it.next();
+        for (Table.Entry entry : weakest) {
+          if (count == 0) return;
           if (knownIds.contains(entry.id) != (pass == 0) || !openIds.add(entry.id)) continue;
-          refused.put(entry.id, Refusals.noOtherNode(PlacementGuard.PATIENCE / 1000));
+          refused.put(entry.id, Refusals.noOtherNode(Guard.PATIENCE / 1000));
           count--;
         }
       }
     }
 
     Placement placement() {
-      TreeMap names = new TreeMap();
-      for (Iterator it = nodeEntries.entrySet().iterator(); it.hasNext();) {
-        Map.Entry node = (Map.Entry) it.next();
-        List its = (List) node.getValue();
-        for (Iterator each = its.iterator(); each.hasNext() && !isOpen(its);) put(names, (String) node.getKey(), (TableEntry) each.next());
-      }
-      Map keysById = keysById();
-      for (Iterator it = sorted(true).iterator(); it.hasNext();) {
-        TableEntry entry = (TableEntry) it.next();
-        if (openIds.contains(entry.id)) continue;
-        for (Iterator keys = ((Collection) keysById.get(entry.id)).iterator(); keys.hasNext();) {
-          put(names, (String) keys.next(), entry);
-        }
-      }
+      TreeMap<String, Set<String>> names = new TreeMap<>();
+      nodeEntries.forEach((node, its) -> {
+        if (!isOpen(its)) for (Table.Entry entry : its) put(names, node, entry);
+      });
+      Map<String, Set<String>> keysById = keysById();
+      for (Table.Entry entry : sorted(true))
+        if (!openIds.contains(entry.id)) for (String key : keysById.get(entry.id)) put(names, key, entry);
       return new Placement(names, refused, validUntil);
     }
 
-    private void put(Map names, String name, TableEntry entry) {
-      if (names.containsKey(name)) ((Set) names.get(name)).add(entry.id);
+    private void put(Map<String, Set<String>> names, String name, Table.Entry entry) {
+      if (names.containsKey(name)) names.get(name).add(entry.id);
       else if (!NodeAffinity.isNodeName(name)) refused.put(entry.id, "New executors may start there: " + name + " cannot be the name of a node.");
       else if (names.size() >= maxNames) refused.put(entry.id, Refusals.tooManyNames(maxNames));
-      else names.put(name, new TreeSet(Collections.singleton(entry.id)));
+      else names.put(name, new TreeSet<>(Collections.singleton(entry.id)));
     }
 
     /* A node gives way if all of its blocks do. */
-    private boolean isOpen(List its) {
-      for (Iterator it = its.iterator(); it.hasNext();) if (!openIds.contains(((TableEntry) it.next()).id)) return false;
-      return true;
+    private boolean isOpen(List<Table.Entry> its) {
+      return its.stream().allMatch(entry -> openIds.contains(entry.id));
     }
 
     /* Id to the keys that may be names of nodes, in order. */
-    private Map keysById() {
-      Map keys = new HashMap();
-      for (Iterator it = entries.keySet().iterator(); it.hasNext();) keys.put(it.next(), new TreeSet());
-      for (Iterator it = table.entries().entrySet().iterator(); it.hasNext();) {
-        Map.Entry each = (Map.Entry) it.next();
-        TableEntry entry = (TableEntry) each.getValue();
-        String key = (String) each.getKey();
-        if (entry.ended(now) || !NodeAffinity.isNodeName(key)) continue;
+    private Map<String, Set<String>> keysById() {
+      Map<String, Set<String>> keys = new HashMap<>();
+      for (String each : entries.keySet()) keys.put(each, new TreeSet<>());
+      table.entries().forEach((key, entry) -> {
+        if (entry.ended(now) || !NodeAffinity.isNodeName(key)) return;
         boolean isName = HostNames.address(key) == null || namedByAddress || key.equals(HostNames.normalize(entry.id));
-        if (isName) ((Set) keys.get(entry.id)).add(key);
-      }
+        if (isName) keys.get(entry.id).add(key);
+      });
       return keys;
     }
 
-    /* TableEntries of different ids. */
-    private List sorted(final boolean strongestFirst) {
-      List sorted = new ArrayList(entries.values());
-      Collections.sort(sorted, new java.util.Comparator() {
-        public int compare(Object one, Object other) {
-          int order = Maker.this.compare((TableEntry) one, (TableEntry) other);
-          return strongestFirst ? -order : order;
-        }
-      });
+    /* Of different ids. */
+    private List<Table.Entry> sorted(boolean strongestFirst) {
+      List<Table.Entry> sorted = new ArrayList<>(entries.values());
+      Comparator<Table.Entry> weakestFirst = Maker::compare;
+      sorted.sort(strongestFirst ? weakestFirst.reversed() : weakestFirst);
       return sorted;
     }
 
-    private int compare(TableEntry one, TableEntry other) {
+    private static int compare(Table.Entry one, Table.Entry other) {
       if (isStronger(one, other)) return 1;
       return isStronger(other, one) ? -1 : one.id.compareTo(other.id);
     }
 
-    private static boolean isStronger(TableEntry one, TableEntry other) {
+    private static boolean isStronger(Table.Entry one, Table.Entry other) {
       if (one.action != other.action) return one.action > other.action;
       return one.rank > other.rank;
     }

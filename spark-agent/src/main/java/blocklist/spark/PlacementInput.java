@@ -1,9 +1,9 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -12,64 +12,48 @@ import java.util.Set;
 final class PlacementInput {
   final Table table;
   /** The names of blocked nodes that stay open for tasks. */
-  final Set openNodes;
+  final Set<String> openNodes;
   /** Whether Spark may start tasks on a live host. */
   final boolean hasOpenExecutor;
   /** The ids of all executors that have registered. */
-  final Set registered;
+  final Set<String> registered;
   /** Node to the list of its names and addresses, for the live hosts whose names are known. */
-  private final Map namesByNode = new HashMap();
+  private final Map<String, Set<String>> namesByNode = new HashMap<>();
 
-  PlacementInput(Table table, Plan plan, List liveHosts, Set registered) {
+  PlacementInput(Table table, Plan plan, List<LiveHost> liveHosts, Set<String> registered) {
     this.table = table;
     this.openNodes = openNodes(plan);
     this.registered = registered;
     boolean open = false;
-    for (Iterator it = liveHosts.iterator(); it.hasNext();) {
-      LiveHost host = (LiveHost) it.next();
+    for (LiveHost host : liveHosts) {
       open |= host.open && !plan.excludes(host.name);
-      for (int i = 0; host.names != null && i < host.names.length; i++) add(host.node, host.names[i]);
+      if (host.names != null) namesByNode.computeIfAbsent(host.node, node -> new HashSet<>()).addAll(Arrays.asList(host.names));
     }
     hasOpenExecutor = open;
   }
 
-  static Set openNodes(Plan plan) {
-    Set open = new HashSet();
-    for (Iterator it = plan.matched.values().iterator(); it.hasNext();) {
-      HostBlock block = (HostBlock) it.next();
+  static Set<String> openNodes(Plan plan) {
+    Set<String> open = new HashSet<>();
+    for (HostBlock block : plan.matched.values()) {
       if (!plan.covered.containsKey(block.host)) open.add(block.node);
     }
     return open;
   }
 
-  /** PlacementNodes: those of the live hosts, and those of these ExecutorPods. */
-  List nodes(Iterable pods) {
-    Map all = new HashMap();
-    for (Iterator it = namesByNode.entrySet().iterator(); it.hasNext();) {
-      Map.Entry node = (Map.Entry) it.next();
-      all.put(node.getKey(), new HashSet((Set) node.getValue()));
-    }
-    for (Iterator it = pods.iterator(); it.hasNext();) {
-      ExecutorPod pod = (ExecutorPod) it.next();
+  /** Those of the live hosts, and those of these pods. */
+  List<Placement.Node> nodes(Iterable<ExecutorPods.Pod> pods) {
+    Map<String, Set<String>> all = new HashMap<>();
+    namesByNode.forEach((node, names) -> all.put(node, new HashSet<>(names)));
+    for (ExecutorPods.Pod pod : pods) {
       if (pod.node == null) continue;
-      if (!all.containsKey(pod.node)) all.put(pod.node, new HashSet());
-      Set names = (Set) all.get(pod.node);
+      Set<String> names = all.computeIfAbsent(pod.node, node -> new HashSet<>());
       names.add(HostNames.normalize(pod.node));
-      for (int i = 0; i < pod.nodeAddresses.length; i++) names.add(pod.nodeAddresses[i]);
+      names.addAll(Arrays.asList(pod.nodeAddresses));
       // The address of a pod that has ended may be another one's.
-      for (int i = 0; !pod.ending && i < pod.addresses.length; i++) names.add(pod.addresses[i]);
+      if (!pod.ending) names.addAll(Arrays.asList(pod.addresses));
     }
-    List nodes = new ArrayList();
-    for (Iterator it = all.entrySet().iterator(); it.hasNext();) {
-      Map.Entry node = (Map.Entry) it.next();
-      Set names = (Set) node.getValue();
-      nodes.add(new PlacementNode((String) node.getKey(), (String[]) names.toArray(new String[names.size()]), openNodes.contains(node.getKey())));
-    }
+    List<Placement.Node> nodes = new ArrayList<>();
+    all.forEach((node, names) -> nodes.add(new Placement.Node(node, names.toArray(new String[0]), openNodes.contains(node))));
     return nodes;
-  }
-
-  private void add(String node, String name) {
-    if (!namesByNode.containsKey(node)) namesByNode.put(node, new HashSet());
-    ((Set) namesByNode.get(node)).add(name);
   }
 }

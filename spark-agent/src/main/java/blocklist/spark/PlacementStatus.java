@@ -1,7 +1,6 @@
 package blocklist.spark;
 
 import java.util.Collections;
-import java.util.Iterator;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
@@ -9,19 +8,19 @@ import java.util.TreeMap;
 /** Whether new pods keep off the blocked nodes. Immutable. */
 final class PlacementStatus {
   /** Where the agent does not place pods: nothing is waited for, and nothing is refused. */
-  static final PlacementStatus OFF = new PlacementStatus(null, Collections.EMPTY_SET, true, null, Collections.EMPTY_MAP);
+  static final PlacementStatus OFF = new PlacementStatus(null, Collections.emptySet(), true, null, Collections.emptyMap());
 
   private final Table table;
-  private final Set openNodes;
+  private final Set<String> openNodes;
   private final boolean settled;
   private final String failure;
-  private final Map refused;
+  private final Map<String, String> refused;
 
   /**
    * {@code settled}: no pod that may still start on a blocked node is without a node. {@code failure}: why new pods do
    * not keep off any node; null if they do. {@code refused}: node id to reason.
    */
-  PlacementStatus(Table table, Set openNodes, boolean settled, String failure, Map refused) {
+  PlacementStatus(Table table, Set<String> openNodes, boolean settled, String failure, Map<String, String> refused) {
     this.table = table;
     this.openNodes = openNodes;
     this.settled = settled;
@@ -39,22 +38,18 @@ final class PlacementStatus {
    * Node id to the reason why new executors may start there. Those of the table before stand until it is known what
    * follows from this one: the service counts a block that it was told of as applied once it is no longer refused.
    */
-  Map refused(Table present, long now) {
+  Map<String, String> refused(Table present, long now) {
     if (failure == null) return table == present ? refused : stillRefused(present);
-    Map all = new TreeMap();
-    for (Iterator it = present.entries().values().iterator(); it.hasNext() && all.size() <= Report.MAX_REFUSED;) {
-      TableEntry entry = (TableEntry) it.next();
-      if (!entry.ended(now)) all.put(entry.id, failure);
-    }
+    Map<String, String> all = new TreeMap<>();
+    for (Table.Entry entry : present.entries().values())
+      if (!entry.ended(now) && all.size() <= Report.MAX_REFUSED) all.put(entry.id, failure);
     return all;
   }
 
-  private Map stillRefused(Table present) {
-    Map still = new TreeMap();
-    for (Iterator it = present.entries().values().iterator(); !refused.isEmpty() && it.hasNext();) {
-      String id = ((TableEntry) it.next()).id;
-      if (refused.containsKey(id)) still.put(id, refused.get(id));
-    }
+  private Map<String, String> stillRefused(Table present) {
+    Map<String, String> still = new TreeMap<>();
+    if (refused.isEmpty()) return still;
+    for (Table.Entry entry : present.entries().values()) if (refused.containsKey(entry.id)) still.put(entry.id, refused.get(entry.id));
     return still;
   }
 }

@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -12,6 +11,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
 
 /*
  * Which live hosts get no tasks, which stay open although the list names them, and why. Pure and immutable; the same for
@@ -31,35 +31,51 @@ import java.util.TreeSet;
  * A host that was covered is not opened before its refusal is reported: it is covered for a moment more, as `unannounced`.
  */
 final class Plan {
+  /* What an application needs to go on, whatever the list says. Immutable. */
+  static final class Requirements {
+    /* Minimum number of open hosts: the greater of spark.blocklist.keepHosts and spark.blocklist.minNodes. */
+    final int minOpenHosts;
+    /* Number of slots that a barrier stage needs at once, while it waits and while it runs; 0 without one. */
+    final int barrierSlots;
+    /* Whether it runs a continuous query: Spark does not restart its tasks, so hosts are marked only. */
+    final boolean continuous;
+
+    Requirements(int keepHosts, int minNodes, int barrierSlots, boolean continuous) {
+      this.minOpenHosts = Math.max(keepHosts, minNodes);
+      this.barrierSlots = barrierSlots;
+      this.continuous = continuous;
+    }
+  }
+
   static final long HOLD_MILLIS = 2000;
   static final long JOIN_MILLIS = 5000;
   static final long NOTICE_MILLIS = 2000;
-  static final Plan EMPTY = make(Table.EMPTY, new ArrayList(), new Requirements(1, 0, 0, false), 0);
+  static final Plan EMPTY = make(Table.EMPTY, new ArrayList<>(), new Requirements(1, 0, 0, false), 0);
 
   /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked, or only in canaries. */
-  final Map covered;
+  final Map<String, HostBlock> covered;
   /* The covered hosts that get no tasks at all. */
-  final Set closedHosts;
-  /* The other covered hosts: host to the List of its canaries, if it has any, and the ids of its executors that get no tasks to their host. */
-  final Map canaries;
-  final Map closedExecutors;
+  final Set<String> closedHosts;
+  /* The other covered hosts: host to its canaries, if it has any, and the ids of its executors that get no tasks to their host. */
+  final Map<String, List<String>> canaries;
+  final Map<String, String> closedExecutors;
   /* Names of the covered hosts that will be opened unless others join, and whose blocks are not refused yet. */
-  final Set provisional;
+  final Set<String> provisional;
   /* Names of the covered hosts whose blocks are refused, because they will be opened. */
-  final Set announced;
+  final Set<String> announced;
   /* Names of hosts that get no tasks until their further names are known. */
-  final Set held;
+  final Set<String> held;
   /* The covered hosts on which the tasks are to be stopped, so that they restart elsewhere. */
-  final Set evacuated;
+  final Set<String> evacuated;
   /* Host to HostBlock: all hosts that an entry matches, also those that stay open. */
-  final Map matched;
+  final Map<String, HostBlock> matched;
   /* Node id to the reason why its block is not carried out, or not wholly, on one of its hosts. */
-  final Map refused;
+  final Map<String, String> refused;
   /* When the plan is to be made anew even if nothing else changes, in Unix milliseconds: a block or a hold ends. */
   final long validUntil;
 
   private Plan(
-    Map covered, Map canaries, Map closedExecutors, Set provisional, Set announced, Set held, Set evacuated, Map matched, Map refused,
+    Map<String, HostBlock> covered, Map<String, List<String>> canaries, Map<String, String> closedExecutors, Set<String> provisional, Set<String> announced, Set<String> held, Set<String> evacuated, Map<String, HostBlock> matched, Map<String, String> refused,
     long validUntil
   ) {
     this.covered = Collections.unmodifiableMap(covered);
@@ -76,16 +92,13 @@ final class Plan {
   }
 
   /* Decide at `now` (Unix ms) for these LiveHosts, whose names differ. */
-  static Plan make(Table table, List hosts, Requirements requirements, long now) {
+  static Plan make(Table table, List<LiveHost> hosts, Requirements requirements, long now) {
     return new Maker(table, hosts, requirements, now).plan();
   }
 
-  private static Set closedHosts(Map covered) {
-    Set closed = new LinkedHashSet();
-    for (Iterator it = covered.values().iterator(); it.hasNext();) {
-      HostBlock block = (HostBlock) it.next();
-      if (!block.canary) closed.add(block.host);
-    }
+  private static Set<String> closedHosts(Map<String, HostBlock> covered) {
+    Set<String> closed = new LinkedHashSet<>();
+    for (HostBlock block : covered.values()) if (!block.canary) closed.add(block.host);
     return Collections.unmodifiableSet(closed);
   }
 
@@ -104,24 +117,23 @@ final class Plan {
     private final Requirements requirements;
     private final long now;
     /* LiveHosts by name. */
-    private final Map hosts = new HashMap();
+    private final Map<String, LiveHost> hosts = new HashMap<>();
     /* HostBlocks, the weakest first, and by host. */
-    private final TreeSet blocks = new TreeSet();
-    private final Map blockByHost = new HashMap();
-    private final TreeSet held = new TreeSet();
+    private final TreeSet<HostBlock> blocks = new TreeSet<>();
+    private final Map<String, HostBlock> blockByHost = new HashMap<>();
+    private final Set<String> held = new TreeSet<>();
     /* Host to the reason why it stays open. */
-    private final Map leftOpen = new HashMap();
+    private final Map<String, String> leftOpen = new HashMap<>();
     /* Host to the reason why it will be opened. */
-    private final Map opening = new HashMap();
-    private final Set provisional = new HashSet();
+    private final Map<String, String> opening = new HashMap<>();
+    private final Set<String> provisional = new HashSet<>();
     private long validUntil = Long.MAX_VALUE;
 
-    Maker(Table table, List hosts, Requirements requirements, long now) {
+    Maker(Table table, List<LiveHost> hosts, Requirements requirements, long now) {
       this.requirements = requirements;
       this.now = now;
       HostMatcher matcher = new HostMatcher(table, hosts, now);
-      for (Iterator it = hosts.iterator(); it.hasNext();) {
-        LiveHost host = (LiveHost) it.next();
+      for (LiveHost host : hosts) {
         this.hosts.put(host.name, host);
         HostBlock block = matcher.blockOf(host);
         if (block != null) add(block, host);
@@ -152,18 +164,16 @@ final class Plan {
 
     Plan plan() {
       openRequired();
-      Set later = forMinOpenHosts(0);
-      for (Iterator it = forMinOpenHosts(JOIN_MILLIS).iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+      Set<HostBlock> later = forMinOpenHosts(0);
+      for (HostBlock block : forMinOpenHosts(JOIN_MILLIS)) {
         leftOpen.put(block.host, Refusals.minOpenHosts(block, requirements.minOpenHosts, hasCanaries()));
       }
       openForBarrier();
       openLater(later);
-      Map covered = new LinkedHashMap();
-      Map matched = new LinkedHashMap();
-      Set announced = new HashSet(opening.keySet());
-      for (Iterator it = blocks.iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+      Map<String, HostBlock> covered = new LinkedHashMap<>();
+      Map<String, HostBlock> matched = new LinkedHashMap<>();
+      Set<String> announced = new HashSet<>(opening.keySet());
+      for (HostBlock block : blocks) {
         matched.put(block.host, block);
         if (leftOpen.containsKey(block.host) && host(block).unannounced) announced.add(block.host);
         if (!leftOpen.containsKey(block.host) || host(block).unannounced) covered.put(block.host, block);
@@ -172,21 +182,19 @@ final class Plan {
     }
 
     private void openRequired() {
-      for (Iterator it = usableBlocks().iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+      for (HostBlock block : usableBlocks()) {
         if (host(block).required) leftOpen.put(block.host, Refusals.requiredByTask(block));
       }
     }
 
     /* The HostBlocks to open, if hosts that have joined less than `newMillis` ago are to wait. All hosts of a node together,
        as it counts as one. */
-    private Set forMinOpenHosts(long newMillis) {
-      Set open = openNodes();
+    private Set<HostBlock> forMinOpenHosts(long newMillis) {
+      Set<String> open = openNodes();
       int missing = requirements.minOpenHosts - open.size();
-      Set opened = new HashSet();
-      Set found = new HashSet();
-      for (Iterator it = usableBlocks().iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+      Set<String> opened = new HashSet<>();
+      Set<HostBlock> found = new HashSet<>();
+      for (HostBlock block : usableBlocks()) {
         if (block.canary || leftOpen.containsKey(block.host) || isNew(host(block), newMillis)) continue;
         if (missing > 0 && !open.contains(block.node) && opened.add(block.node)) missing--;
         if (opened.contains(block.node)) found.add(block);
@@ -195,9 +203,8 @@ final class Plan {
     }
 
     /* Those that will be opened once they have not joined just now. */
-    private void openLater(Set later) {
-      for (Iterator it = later.iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+    private void openLater(Set<HostBlock> later) {
+      for (HostBlock block : later) {
         if (leftOpen.containsKey(block.host)) continue;
         if (isNew(host(block), JOIN_MILLIS - NOTICE_MILLIS)) provisional.add(block.host);
         else opening.put(block.host, Refusals.opensSoon(block, requirements.minOpenHosts));
@@ -208,15 +215,14 @@ final class Plan {
     private void openForBarrier() {
       int all = 0;
       int missing = requirements.barrierSlots;
-      for (Iterator it = hosts.values().iterator(); it.hasNext();) {
-        LiveHost host = (LiveHost) it.next();
+      for (LiveHost host : hosts.values()) {
         if (!host.open) continue;
         all += host.slots;
         missing -= openSlots(host);
       }
       if (all < requirements.barrierSlots) return;
-      for (Iterator it = usableBlocks().iterator(); missing > 0 && it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+      for (HostBlock block : usableBlocks()) {
+        if (missing <= 0) return;
         int more = host(block).slots - openSlots(host(block));
         if (more == 0) continue;
         leftOpen.put(block.host, Refusals.barrierSlots(block, requirements.barrierSlots));
@@ -225,17 +231,12 @@ final class Plan {
     }
 
     /* The blocks of hosts on which Spark would start tasks, the weakest first. */
-    private List usableBlocks() {
-      List usable = new ArrayList();
-      for (Iterator it = blocks.iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
-        if (host(block).open) usable.add(block);
-      }
-      return usable;
+    private List<HostBlock> usableBlocks() {
+      return blocks.stream().filter(block -> host(block).open).collect(Collectors.toList());
     }
 
     private LiveHost host(HostBlock block) {
-      return (LiveHost) hosts.get(block.host);
+      return hosts.get(block.host);
     }
 
     private int openSlots(LiveHost host) {
@@ -244,66 +245,59 @@ final class Plan {
     }
 
     private boolean isCanary(String host) {
-      return ((HostBlock) blockByHost.get(host)).canary;
+      return blockByHost.get(host).canary;
     }
 
     private boolean hasCanaries() {
-      return !blocks.isEmpty() && ((HostBlock) blocks.first()).canary;
+      return !blocks.isEmpty() && blocks.first().canary;
     }
 
     private boolean isCovered(String host) {
       return blockByHost.containsKey(host) && !leftOpen.containsKey(host);
     }
 
-    private Set openNodes() {
-      Set open = new HashSet();
-      for (Iterator it = hosts.values().iterator(); it.hasNext();) {
-        LiveHost host = (LiveHost) it.next();
+    private Set<String> openNodes() {
+      Set<String> open = new HashSet<>();
+      for (LiveHost host : hosts.values()) {
         if (host.open && !isCovered(host.name) && !held.contains(host.name)) open.add(host.node);
       }
       return open;
     }
 
-    private Map canaries(Map covered) {
-      Map canaries = new TreeMap();
-      for (Iterator it = covered.keySet().iterator(); it.hasNext();) {
-        LiveHost host = (LiveHost) hosts.get(it.next());
-        if (isCanary(host.name) && !host.canaries.isEmpty()) canaries.put(host.name, host.canaries);
-      }
+    private Map<String, List<String>> canaries(Map<String, HostBlock> covered) {
+      Map<String, List<String>> canaries = new TreeMap<>();
+      covered.forEach((name, block) -> {
+        if (block.canary && !host(block).canaries.isEmpty()) canaries.put(name, host(block).canaries);
+      });
       return canaries;
     }
 
-    private Map closedExecutors(Map covered) {
-      Map closed = new HashMap();
-      for (Iterator it = covered.keySet().iterator(); it.hasNext();) {
-        LiveHost host = (LiveHost) hosts.get(it.next());
-        if (!isCanary(host.name)) continue;
-        for (Iterator ids = host.executors.iterator(); ids.hasNext();) closed.put(ids.next(), host.name);
-        closed.keySet().removeAll(host.canaries);
-      }
+    private Map<String, String> closedExecutors(Map<String, HostBlock> covered) {
+      Map<String, String> closed = new HashMap<>();
+      covered.forEach((name, block) -> {
+        if (!block.canary) return;
+        for (String executor : host(block).executors) closed.put(executor, name);
+        closed.keySet().removeAll(host(block).canaries);
+      });
       return closed;
     }
 
-    private Set evacuated(Map covered) {
-      Set evacuated = new HashSet();
-      for (Iterator it = covered.values().iterator(); !requirements.continuous && it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
-        if (block.evacuate && !leftOpen.containsKey(block.host)) evacuated.add(block.host);
-      }
+    private Set<String> evacuated(Map<String, HostBlock> covered) {
+      Set<String> evacuated = new HashSet<>();
+      if (requirements.continuous) return evacuated;
+      for (HostBlock block : covered.values()) if (block.evacuate && !leftOpen.containsKey(block.host)) evacuated.add(block.host);
       return evacuated;
     }
 
     /* Of several hosts with one id, one that stays open counts before one that is not evacuated, and the strongest. */
-    private Map refused() {
-      TreeMap refused = new TreeMap();
-      for (Iterator it = blocks.iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
+    private Map<String, String> refused() {
+      Map<String, String> refused = new TreeMap<>();
+      for (HostBlock block : blocks) {
         String reason = leftOpen.containsKey(block.host) ? null : reasonNotToEvacuate(block);
         if (reason != null) putAll(refused, block.evacuatingIds(), reason);
       }
-      for (Iterator it = blocks.iterator(); it.hasNext();) {
-        HostBlock block = (HostBlock) it.next();
-        Object reason = leftOpen.containsKey(block.host) ? leftOpen.get(block.host) : opening.get(block.host);
+      for (HostBlock block : blocks) {
+        String reason = leftOpen.getOrDefault(block.host, opening.get(block.host));
         if (reason != null) putAll(refused, block.ids(), reason);
       }
       return refused;
@@ -316,8 +310,8 @@ final class Plan {
       return host(block).reachedEvacuationLimit ? Refusals.evacuationLimit(block) : null;
     }
 
-    private static void putAll(Map refused, List ids, Object reason) {
-      for (Iterator it = ids.iterator(); it.hasNext();) refused.put(it.next(), reason);
+    private static void putAll(Map<String, String> refused, List<String> ids, String reason) {
+      for (String id : ids) refused.put(id, reason);
     }
   }
 }

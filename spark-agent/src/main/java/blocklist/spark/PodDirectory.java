@@ -6,7 +6,6 @@ import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -33,26 +32,26 @@ final class PodDirectory implements HostDirectory {
     final String[] machineNames;
     final String[] names;
 
-    Place(ExecutorPod pod) {
+    Place(ExecutorPods.Pod pod) {
       executor = pod.id;
       node = pod.node;
-      List known = new ArrayList(Arrays.asList(pod.nodeAddresses));
+      List<String> known = new ArrayList<>(Arrays.asList(pod.nodeAddresses));
       known.add(HostNames.normalize(node));
-      machineNames = (String[]) known.toArray(new String[known.size()]);
+      machineNames = known.toArray(new String[0]);
       known.addAll(Arrays.asList(pod.addresses));
-      names = (String[]) known.toArray(new String[known.size()]);
+      names = known.toArray(new String[0]);
     }
   }
 
   private final ExecutorPods backend;
   private final TaskSchedulerImpl scheduler;
   /** Executor to its Place. */
-  private final Map executors = new ConcurrentHashMap();
+  private final Map<String, Place> executors = new ConcurrentHashMap<>();
   /** Host to its Place, and host to the time since when it is looked for. */
-  private final Map places = new ConcurrentHashMap();
-  private final Map missing = new ConcurrentHashMap();
-  private final Map gone = Collections.synchronizedMap(new LinkedHashMap());
-  private Map seen = null;
+  private final Map<String, Place> places = new ConcurrentHashMap<>();
+  private final Map<String, Long> missing = new ConcurrentHashMap<>();
+  private final Map<String, String> gone = Collections.synchronizedMap(new LinkedHashMap<>());
+  private Map<Long, ExecutorPods.Pod> seen = null;
   private long version = 0;
 
   PodDirectory(ExecutorPods backend, TaskSchedulerImpl scheduler) {
@@ -61,32 +60,32 @@ final class PodDirectory implements HostDirectory {
   }
 
   public String[] names(String host) {
-    Place place = (Place) places.get(host);
+    Place place = places.get(host);
     return place == null ? null : place.names;
   }
 
   public String[] machineNames(String host) {
-    Place place = (Place) places.get(host);
+    Place place = places.get(host);
     return place == null ? null : place.machineNames;
   }
 
   public String node(String host) {
-    Place place = (Place) places.get(host);
+    Place place = places.get(host);
     return place == null ? null : place.node;
   }
 
   public String lastNode(String host) {
     String node = node(host);
-    return node == null ? (String) gone.get(host) : node;
+    return node == null ? gone.get(host) : node;
   }
 
   public String executorNode(String executor, String host) {
-    Place place = (Place) executors.get(executor);
+    Place place = executors.get(executor);
     return place == null ? null : place.node;
   }
 
   public String[] executorNames(String executor, String host) {
-    Place place = (Place) executors.get(executor);
+    Place place = executors.get(executor);
     return place == null ? null : place.names;
   }
 
@@ -100,8 +99,8 @@ final class PodDirectory implements HostDirectory {
   }
 
   private long missingMillis(String host) {
-    Long since = (Long) missing.get(host);
-    return since == null ? 0 : Times.monotonic() - since.longValue();
+    Long since = missing.get(host);
+    return since == null ? 0 : Times.monotonic() - since;
   }
 
   public String overdueReason() {
@@ -120,7 +119,7 @@ final class PodDirectory implements HostDirectory {
   public synchronized long version() {
     if (missing.isEmpty()) return version;
     try {
-      Map pods = backend.pods();
+      Map<Long, ExecutorPods.Pod> pods = backend.pods();
       if (pods != seen) version++;
       seen = pods;
     } catch (Exception e) {
@@ -129,28 +128,26 @@ final class PodDirectory implements HostDirectory {
     return version;
   }
 
-  public void retain(Collection hosts) {
-    Map newest = readExecutors();
-    for (Iterator it = places.entrySet().iterator(); it.hasNext();) {
-      Map.Entry place = (Map.Entry) it.next();
-      if (isStillAt((Place) place.getValue(), (String) place.getKey(), hosts, newest)) continue;
-      remember((String) place.getKey(), ((Place) place.getValue()).node);
-      it.remove();
-    }
+  public void retain(Collection<String> hosts) {
+    Map<String, Long> newest = readExecutors();
+    places.entrySet().removeIf(place -> {
+      if (isStillAt(place.getValue(), place.getKey(), hosts, newest)) return false;
+      remember(place.getKey(), place.getValue().node);
+      return true;
+    });
     missing.keySet().retainAll(hosts);
-    for (Iterator it = hosts.iterator(); it.hasNext();) {
-      Object host = it.next();
-      Object place = newest.containsKey(host) ? executors.get(String.valueOf(newest.get(host))) : null;
+    for (String host : hosts) {
+      Place place = newest.containsKey(host) ? executors.get(String.valueOf(newest.get(host))) : null;
       if (place != null) places.put(host, place);
       if (places.containsKey(host)) missing.remove(host);
-      else if (!missing.containsKey(host)) missing.put(host, Long.valueOf(Times.monotonic()));
+      else missing.putIfAbsent(host, Times.monotonic());
     }
   }
 
   /** Another pod may have the address now, whose node is not known yet. */
-  private static boolean isStillAt(Place place, String host, Collection hosts, Map newest) {
-    Long now = (Long) newest.get(host);
-    return hosts.contains(host) && (now == null || now.longValue() <= place.executor);
+  private static boolean isStillAt(Place place, String host, Collection<String> hosts, Map<String, Long> newest) {
+    Long now = newest.get(host);
+    return hosts.contains(host) && (now == null || now <= place.executor);
   }
 
   public void close() {}
@@ -159,24 +156,21 @@ final class PodDirectory implements HostDirectory {
    * Updates the places of the executors. A pod that Spark has forgotten before its executor was where it was. Returns each
    * host with the number of its newest executor.
    */
-  private Map readExecutors() {
-    Map newest = new HashMap();
-    Set listed = new HashSet();
-    Map pods;
+  private Map<String, Long> readExecutors() {
+    Map<String, Long> newest = new HashMap<>();
+    Set<String> listed = new HashSet<>();
+    Map<Long, ExecutorPods.Pod> pods;
     try {
       pods = backend.pods();
     } catch (Exception e) {
       throw new IllegalStateException("the pods of this application cannot be read: " + e, e);
     }
-    scala.collection.Iterator it = scheduler.executorIdToHost().iterator();
-    while (it.hasNext()) {
-      scala.Tuple2 executor = (scala.Tuple2) it.next();
-      Long id = number((String) executor._1());
+    for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) {
+      Long id = number(executor._1());
       listed.add(executor._1());
-      ExecutorPod pod = id == null ? null : (ExecutorPod) pods.get(id);
+      ExecutorPods.Pod pod = id == null ? null : pods.get(id);
       if (pod != null && pod.node != null) executors.put(executor._1(), new Place(pod));
-      Long before = (Long) newest.get(executor._2());
-      if (id != null && (before == null || before.longValue() < id.longValue())) newest.put(executor._2(), id);
+      if (id != null) newest.merge(executor._2(), id, Math::max);
     }
     executors.keySet().retainAll(listed);
     return newest;

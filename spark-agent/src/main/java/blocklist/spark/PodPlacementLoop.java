@@ -5,8 +5,6 @@ import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
-import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
@@ -33,7 +31,7 @@ final class PodPlacementLoop extends Loop {
   private final SchedulerControl control;
   private final ExecutorPods backend;
   private final PodTemplateFile template;
-  private final PlacementGuard guard = new PlacementGuard();
+  private final Placement.Guard guard = new Placement.Guard();
   private volatile PlacementStatus status = PlacementStatus.OFF;
 
   private PlacementInput input = null;
@@ -42,14 +40,14 @@ final class PodPlacementLoop extends Loop {
   private boolean active = false;
   /** Whether pods made before the last change of the template are still to be found. */
   private boolean changed = false;
-  private MadePods old = new MadePods(0, new HashSet());
+  private ExecutorPods.Made old = new ExecutorPods.Made(0, new HashSet<>());
   private long unsettledSince = -1;
   /** Names of nodes that former templates excluded. */
-  private final Set formerNames = new HashSet();
+  private final Set<String> formerNames = new HashSet<>();
   /** Pod to the nodes that it keeps off; pod to the time and the reason of a deletion that failed. */
-  private final Map excludedByPod = new HashMap();
-  private final Map retryAt = new HashMap();
-  private final Map undeletable = new HashMap();
+  private final Map<String, Set<String>> excludedByPod = new HashMap<>();
+  private final Map<String, Long> retryAt = new HashMap<>();
+  private final Map<String, String> undeletable = new HashMap<>();
 
   PodPlacementLoop(SparkContext sc, SchedulerControl control, ExecutorPods backend) {
     super("blocklist-pods", "keep new pods off blocked nodes");
@@ -61,7 +59,7 @@ final class PodPlacementLoop extends Loop {
     if (why != null) {
       LOG.warn("New executors may start on blocked nodes: {}.", why);
       status = failed(why);
-    } else status = new PlacementStatus(null, Collections.EMPTY_SET, false, null, Collections.EMPTY_MAP);
+    } else status = new PlacementStatus(null, Collections.emptySet(), false, null, Collections.emptyMap());
   }
 
   PlacementStatus status() {
@@ -77,16 +75,16 @@ final class PodPlacementLoop extends Loop {
     long now = control.now();
     if (sc.isStopped() || isClosed() || (!active && next.table.ended(now))) return TICK;
     active = true;
-    Map pods = backend.pods();
+    Map<Long, ExecutorPods.Pod> pods = backend.pods();
     if (mustDecide(next, now)) decide(next, pods, now);
     if (template.put(placement.names)) {
-      LOG.info("New executors keep off {} names of nodes.", Integer.valueOf(placement.names.size()));
+      LOG.info("New executors keep off {} names of nodes.", placement.names.size());
       changed = true;
     }
     formerNames.addAll(placement.names);
-    Map refused = new TreeMap(placement.refused);
+    Map<String, String> refused = new TreeMap<>(placement.refused);
     // Read again after that: a pod made and seen in between is in neither.
-    MadePods made = changed || !old.unseen.isEmpty() ? backend.made() : null;
+    ExecutorPods.Made made = changed || !old.unseen.isEmpty() ? backend.made() : null;
     boolean settled = settle(made == null ? pods : backend.pods(), made, refused);
     status = status(settled, refused);
     return settled ? TICK : SHORT_TICK;
@@ -98,12 +96,12 @@ final class PodPlacementLoop extends Loop {
     return placement == null || before.table != next.table || !before.openNodes.equals(next.openNodes) || now >= placement.validUntil;
   }
 
-  private void decide(PlacementInput next, Map pods, long now) throws Exception {
+  private void decide(PlacementInput next, Map<Long, ExecutorPods.Pod> pods, long now) throws Exception {
     int maxNames = next.table.ended(now) ? 1 : Placement.MAX_NAMES / template.terms();
     placement = Placement.make(next.table, next.nodes(pods.values()), givingWay, Math.max(1, maxNames), now);
   }
 
-  private PlacementStatus status(boolean settled, Map refused) {
+  private PlacementStatus status(boolean settled, Map<String, String> refused) {
     long now = Times.monotonic();
     if (settled) unsettledSince = -1;
     else if (unsettledSince < 0) unsettledSince = now;
@@ -112,17 +110,16 @@ final class PodPlacementLoop extends Loop {
   }
 
   private static PlacementStatus failed(String why) {
-    return new PlacementStatus(null, Collections.EMPTY_SET, false, Refusals.newPods(why + "."), Collections.EMPTY_MAP);
+    return new PlacementStatus(null, Collections.emptySet(), false, Refusals.newPods(why + "."), Collections.emptyMap());
   }
 
   /** Whether no pod is left that may start on a node that is now excluded. Refused pods count as settled. */
-  private boolean settle(Map pods, MadePods made, Map refused) throws Exception {
+  private boolean settle(Map<Long, ExecutorPods.Pod> pods, ExecutorPods.Made made, Map<String, String> refused) throws Exception {
     if (made != null) findOld(pods, made);
     boolean settled = !changed && old.unseen.isEmpty();
     boolean waiting = false;
-    Set unbound = new HashSet();
-    for (Iterator it = pods.values().iterator(); it.hasNext();) {
-      ExecutorPod pod = (ExecutorPod) it.next();
+    Set<String> unbound = new HashSet<>();
+    for (ExecutorPods.Pod pod : pods.values()) {
       if (pod.ending) continue;
       if (pod.node != null) {
         replaceIfStarting(pod);
@@ -130,7 +127,7 @@ final class PodPlacementLoop extends Loop {
       }
       if (!pod.isUnbound(input.registered)) continue;
       unbound.add(pod.name);
-      Set missing = missing(pod);
+      Set<String> missing = missing(pod);
       if (missing.isEmpty()) {
         waiting |= pod.unschedulable;
         if (pod.unschedulable && keepsOffFreedNode(pod)) delete(pod);
@@ -145,57 +142,57 @@ final class PodPlacementLoop extends Loop {
     return settled;
   }
 
-  private void findOld(Map pods, MadePods made) {
-    Set unseen = new HashSet(made.unseen);
+  private void findOld(Map<Long, ExecutorPods.Pod> pods, ExecutorPods.Made made) {
+    Set<Long> unseen = new HashSet<>(made.unseen);
     if (!changed) unseen.retainAll(old.unseen);
     unseen.removeAll(pods.keySet());
-    old = new MadePods(changed ? made.lastId : old.lastId, unseen);
+    old = new ExecutorPods.Made(changed ? made.lastId : old.lastId, unseen);
     changed = false;
   }
 
   private void giveWay(boolean waiting) {
     int next = guard.update(input.hasOpenExecutor, waiting, Times.monotonic());
     if (next == givingWay) return;
-    if (next > 0) LOG.warn("No node takes new executors, and none runs on an open node: {} blocks give way.", Integer.valueOf(next));
+    if (next > 0) LOG.warn("No node takes new executors, and none runs on an open node: {} blocks give way.", next);
     givingWay = next;
     placement = null;
   }
 
   /** A pod from before the block whose executor has not registered yet has nothing to lose, and another can be of use. */
-  private void replaceIfStarting(ExecutorPod pod) {
+  private void replaceIfStarting(ExecutorPods.Pod pod) {
     boolean blocked = placement.idsByName.containsKey(pod.node);
     if (blocked && input.hasOpenExecutor && pod.id <= old.lastId && !input.registered.contains(String.valueOf(pod.id))) delete(pod);
   }
 
   /** The excluded names that this pod does not keep off. */
-  private Set missing(ExecutorPod pod) throws Exception {
-    Set missing = new HashSet(placement.names);
-    Set excluded = excluded(pod);
-    if (excluded == null) return Collections.EMPTY_SET;
+  private Set<String> missing(ExecutorPods.Pod pod) throws Exception {
+    Set<String> missing = new HashSet<>(placement.names);
+    Set<String> excluded = excluded(pod);
+    if (excluded == null) return Collections.emptySet();
     missing.removeAll(excluded);
     return missing;
   }
 
-  private boolean keepsOffFreedNode(ExecutorPod pod) throws Exception {
-    Set excluded = excluded(pod);
+  private boolean keepsOffFreedNode(ExecutorPods.Pod pod) throws Exception {
+    Set<String> excluded = excluded(pod);
     if (excluded == null) return false;
-    Set freed = new HashSet(formerNames);
+    Set<String> freed = new HashSet<>(formerNames);
     freed.removeAll(placement.names);
     freed.retainAll(excluded);
     return !freed.isEmpty();
   }
 
   /** Null: it selects no node at all. The affinity of a pod does not change. */
-  private Set excluded(ExecutorPod pod) throws Exception {
+  private Set<String> excluded(ExecutorPods.Pod pod) throws Exception {
     if (!excludedByPod.containsKey(pod.name)) excludedByPod.put(pod.name, NodeAffinity.excluded(PodReader.affinity(pod.pod)));
-    return (Set) excludedByPod.get(pod.name);
+    return excludedByPod.get(pod.name);
   }
 
   /** Delete a pod once, or again after a while; never another one of the same name. Returns false if that fails. */
-  private boolean delete(ExecutorPod pod) {
-    Long at = (Long) retryAt.get(pod.name);
-    if (at != null && Times.monotonic() < at.longValue()) return !undeletable.containsKey(pod.name);
-    retryAt.put(pod.name, Long.valueOf(Times.monotonic() + RETRY_MILLIS));
+  private boolean delete(ExecutorPods.Pod pod) {
+    Long at = retryAt.get(pod.name);
+    if (at != null && Times.monotonic() < at) return !undeletable.containsKey(pod.name);
+    retryAt.put(pod.name, Times.monotonic() + RETRY_MILLIS);
     try {
       PodReader.delete(backend.client(), pod.pod);
       LOG.info("Pod {} is deleted, so that Spark replaces it by one that keeps off blocked nodes.", pod.name);
@@ -208,17 +205,15 @@ final class PodPlacementLoop extends Loop {
     }
   }
 
-  private void refuse(Map refused, Collection names, String why) {
-    for (Iterator it = names.iterator(); it.hasNext();) {
-      Collection ids = (Collection) placement.idsByName.get(it.next());
-      for (Iterator each = ids.iterator(); each.hasNext();) refused.put(each.next(), Refusals.newPods(why));
-    }
+  private void refuse(Map<String, String> refused, Collection<String> names, String why) {
+    for (String name : names)
+      for (String id : placement.idsByName.get(name)) refused.put(id, Refusals.newPods(why));
   }
 
-  private void forgetAllBut(Set unbound) {
+  private void forgetAllBut(Set<String> unbound) {
     excludedByPod.keySet().retainAll(unbound);
     undeletable.keySet().retainAll(unbound);
-    for (Iterator it = retryAt.values().iterator(); it.hasNext();) if (Times.monotonic() >= ((Long) it.next()).longValue()) it.remove();
+    retryAt.values().removeIf(at -> Times.monotonic() >= at);
     if (formerNames.size() > 10 * Placement.MAX_NAMES) formerNames.retainAll(placement.names);
   }
 
@@ -250,9 +245,8 @@ final class PodPlacementLoop extends Loop {
   private void leave() throws Exception {
     long end = Times.monotonic() + LEAVE_MILLIS;
     while (backend.made() == null && Times.monotonic() < end) Thread.sleep(SHORT_TICK / 10);
-    placement = Placement.make(Table.EMPTY, new ArrayList(), 0, 1, 0);
-    for (Iterator it = backend.pods().values().iterator(); it.hasNext();) {
-      ExecutorPod pod = (ExecutorPod) it.next();
+    placement = Placement.make(Table.EMPTY, new ArrayList<>(), 0, 1, 0);
+    for (ExecutorPods.Pod pod : backend.pods().values()) {
       if (pod.isUnbound(input.registered) && pod.unschedulable && keepsOffFreedNode(pod)) delete(pod);
     }
   }

@@ -1,17 +1,16 @@
 package blocklist.spark;
 
+import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import io.fabric8.kubernetes.api.model.DeleteOptions;
 import io.fabric8.kubernetes.api.model.ObjectMeta;
 import io.fabric8.kubernetes.api.model.Pod;
-import io.fabric8.kubernetes.api.model.PodCondition;
 import io.fabric8.kubernetes.api.model.PodStatus;
 import io.fabric8.kubernetes.api.model.Preconditions;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import io.fabric8.kubernetes.client.KubernetesClientException;
 import io.fabric8.kubernetes.client.utils.Serialization;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.Map;
 
 /**
@@ -24,37 +23,37 @@ final class PodReader {
 
   private PodReader() {}
 
-  static ExecutorPod read(long id, Object object) {
+  static ExecutorPods.Pod read(long id, Object object) {
     Pod pod = (Pod) object;
     String node = pod.getSpec() == null ? null : pod.getSpec().getNodeName();
     PodStatus status = pod.getStatus();
     String host = status == null ? null : status.getHostIP();
     String own = status == null ? null : status.getPodIP();
     boolean ending = pod.getMetadata().getDeletionTimestamp() != null || hasEnded(status);
-    return new ExecutorPod(id, pod.getMetadata().getName(), isEmpty(node) ? null : node, addresses(host), addresses(own), ending,
+    return new ExecutorPods.Pod(id, pod.getMetadata().getName(), isEmpty(node) ? null : node, addresses(host), addresses(own), ending,
       isUnschedulable(status), pod);
   }
 
   /** What the pod requires of its node: its affinity as JSON values. */
-  static Map affinity(Object pod) throws Exception {
-    Map spec = new HashMap();
+  static Map<String, Object> affinity(Object pod) throws Exception {
+    Map<String, Object> spec = new HashMap<>();
     Object affinity = ((Pod) pod).getSpec().getAffinity();
     if (affinity != null) spec.put("affinity", map(affinity));
-    Map found = new HashMap();
+    Map<String, Object> found = new HashMap<>();
     found.put("spec", spec);
     return found;
   }
 
   /** An object of the client as JSON values. */
-  static Map map(Object object) throws Exception {
+  static Map<String, Object> map(Object object) throws Exception {
     return map(Serialization.asJson(object));
   }
 
-  static Map map(String json) throws Exception {
-    return (Map) JSON.readValue(json, Map.class);
+  static Map<String, Object> map(String json) throws Exception {
+    return JSON.readValue(json, new TypeReference<Map<String, Object>>() {});
   }
 
-  static String json(Map values) throws Exception {
+  static String json(Map<String, Object> values) throws Exception {
     return JSON.writeValueAsString(values);
   }
 
@@ -82,11 +81,7 @@ final class PodReader {
 
   private static boolean isUnschedulable(PodStatus status) {
     if (status == null || status.getConditions() == null) return false;
-    for (Iterator it = status.getConditions().iterator(); it.hasNext();) {
-      PodCondition condition = (PodCondition) it.next();
-      if ("PodScheduled".equals(condition.getType()) && "False".equals(condition.getStatus())) return true;
-    }
-    return false;
+    return status.getConditions().stream().anyMatch(it -> "PodScheduled".equals(it.getType()) && "False".equals(it.getStatus()));
   }
 
   private static String[] addresses(String address) {

@@ -2,13 +2,10 @@ package blocklist.spark;
 
 import io.fabric8.kubernetes.client.KubernetesClient;
 import java.io.File;
-import java.io.FileOutputStream;
 import java.io.IOException;
-import java.io.OutputStream;
-import java.nio.file.CopyOption;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
-import java.nio.file.attribute.FileAttribute;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -38,7 +35,7 @@ final class PodTemplateFile {
   private String own = null;
   /** The user's setting; null without one, or before it is known. */
   private String users = null;
-  private Collection names = new ArrayList();
+  private Collection<String> names = new ArrayList<>();
   private long length = 0;
   private long modified = 0;
   private boolean closed = false;
@@ -58,22 +55,22 @@ final class PodTemplateFile {
   }
 
   /** Make new pods keep off the nodes of these names, and no others. Returns whether something has changed. */
-  synchronized boolean put(Collection names) throws Exception {
+  synchronized boolean put(Collection<String> names) throws Exception {
     if (closed || names.isEmpty()) return restore();
     boolean replaced = !present().equals(own == null ? "" : own);
     if (!replaced && names.equals(this.names) && isIntact()) return false;
     if (replaced) users = present().length() == 0 ? null : present();
-    Map pod = usersPod();
+    Map<String, Object> pod = usersPod();
     NodeAffinity.exclude(pod, names);
     write(PodReader.json(pod), names);
     conf.set(SETTING, own);
-    this.names = new ArrayList(names);
+    this.names = new ArrayList<>(names);
     return true;
   }
 
   /** Restore the user's setting. Returns whether it was another one. */
   synchronized boolean restore() {
-    names = new ArrayList();
+    names = new ArrayList<>();
     if (own == null || !own.equals(present())) return false;
     if (users == null) conf.remove(SETTING);
     else conf.set(SETTING, users);
@@ -101,18 +98,18 @@ final class PodTemplateFile {
     return file.length() == length && file.lastModified() == modified;
   }
 
-  private Map usersPod() throws Exception {
+  private Map<String, Object> usersPod() throws Exception {
     String present = present();
     String setting = present.equals(own == null ? "" : own) ? users : present;
     if (setting != null && setting.length() > 0) return cached(setting);
-    Map pod = new HashMap();
+    Map<String, Object> pod = new HashMap<>();
     pod.put("apiVersion", "v1");
     pod.put("kind", "Pod");
-    pod.put("spec", new HashMap());
+    pod.put("spec", new HashMap<>());
     return pod;
   }
 
-  private Map cached(String setting) throws Exception {
+  private Map<String, Object> cached(String setting) throws Exception {
     long now = Times.monotonic();
     if (cached == null || !setting.equals(cachedSetting) || now >= cachedUntil) {
       cached = PodReader.json(load(setting));
@@ -123,36 +120,30 @@ final class PodTemplateFile {
   }
 
   /** As Spark does. It takes the container of the executor out. */
-  private Map load(String setting) throws Exception {
+  private Map<String, Object> load(String setting) throws Exception {
     SparkPod found;
     try {
       found = KubernetesUtils.loadPodFromTemplate((KubernetesClient) client, setting, conf.getOption(CONTAINER), conf);
     } catch (Exception e) {
       throw new IOException("the pod template " + setting + " cannot be read: " + cause(e), e);
     }
-    Map pod = PodReader.map(found.pod());
-    Map container = PodReader.map(found.container());
-    Map spec = (Map) pod.get("spec");
-    List containers = new ArrayList();
-    if (!container.isEmpty()) containers.add(container);
-    if (spec.get(CONTAINERS) != null) containers.addAll((List) spec.get(CONTAINERS));
+    Map<String, Object> pod = PodReader.map(found.pod());
+    Map<String, Object> container = PodReader.map(found.container());
+    Map<String, Object> spec = NodeAffinity.child(pod, "spec");
+    List<Object> containers = NodeAffinity.list(spec, CONTAINERS);
+    if (!container.isEmpty()) containers.add(0, container);
     spec.put(CONTAINERS, containers);
     return pod;
   }
 
-  private void write(String text, Collection names) throws Exception {
+  private void write(String text, Collection<String> names) throws Exception {
     if (file == null) create();
     File aside = new File(file.getParentFile(), "pod-template.new");
     try {
-      OutputStream out = new FileOutputStream(aside);
-      try {
-        out.write(text.getBytes("UTF-8"));
-      } finally {
-        out.close();
-      }
-      Set excluded = NodeAffinity.excluded(load(aside.toURI().toString()));
+      Files.write(aside.toPath(), text.getBytes(StandardCharsets.UTF_8));
+      Set<String> excluded = NodeAffinity.excluded(load(aside.toURI().toString()));
       if (excluded != null && !excluded.containsAll(names)) throw new IOException("Spark reads other nodes from it");
-      Files.move(aside.toPath(), file.toPath(), new CopyOption[] {StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE});
+      Files.move(aside.toPath(), file.toPath(), StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE);
     } catch (IOException e) {
       throw new IOException("the pod template " + file + " cannot be written: " + cause(e), e);
     }
@@ -164,9 +155,10 @@ final class PodTemplateFile {
   private void create() throws IOException {
     String[] folders = folders();
     IOException failure = null;
-    for (int i = 0; i < folders.length && file == null; i++) {
+    for (String each : folders) {
+      if (file != null) return;
       try {
-        File folder = Files.createTempDirectory(new File(folders[i]).getAbsoluteFile().toPath(), "blocklist-", new FileAttribute[0]).toFile();
+        File folder = Files.createTempDirectory(new File(each).getAbsoluteFile().toPath(), "blocklist-").toFile();
         folder.deleteOnExit();
         file = new File(folder, "pod-template.json");
         file.deleteOnExit();

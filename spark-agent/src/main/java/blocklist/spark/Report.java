@@ -1,7 +1,5 @@
 package blocklist.spark;
 
-import java.util.Collection;
-import java.util.Iterator;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -17,8 +15,8 @@ final class Report {
 
   private Report() {}
 
-  static Map fields(String application, Snapshot snapshot) {
-    Map fields = new TreeMap();
+  static Map<String, String> fields(String application, Snapshot snapshot) {
+    Map<String, String> fields = new TreeMap<>();
     addExecutors(fields, application, snapshot);
     fields.put("refused", Json.object(refused(snapshot)));
     return fields;
@@ -26,16 +24,15 @@ final class Report {
 
   /** Executors on blocked hosts first, as there may be too many. Their tasks are reported, because somebody waits for
       them to end; those of other hosts would change the report each second. */
-  private static void addExecutors(Map fields, String application, Snapshot snapshot) {
-    Map managers = new TreeMap();
-    Map running = new TreeMap();
-    for (int pass = 0; pass < 2; pass++) {
-      for (Iterator it = snapshot.executors.iterator(); it.hasNext() && managers.size() < MAX_ENTRIES;) {
-        Executor executor = (Executor) it.next();
+  private static void addExecutors(Map<String, String> fields, String application, Snapshot snapshot) {
+    Map<String, String> managers = new TreeMap<>();
+    Map<String, String> running = new TreeMap<>();
+    for (boolean blocked : new boolean[] {true, false}) {
+      for (Executor executor : snapshot.executors) {
         HostBlock block = snapshot.blockOf(executor);
         String node = block == null ? executor.node : block.id;
         String id = application + ":" + executor.id;
-        if ((block == null) != (pass == 1) || !isNodeId(node) || !isNodeId(id)) continue;
+        if (managers.size() >= MAX_ENTRIES || (block != null) != blocked || !isNodeId(node) || !isNodeId(id)) continue;
         managers.put(id, Json.text(node));
         if (block != null && executor.running >= 0) running.put(id, String.valueOf(executor.running));
       }
@@ -58,30 +55,25 @@ final class Report {
     return refusals(snapshot).size() > MAX_REFUSED;
   }
 
-  private static Map refused(Snapshot snapshot) {
-    Map reasons = new TreeMap();
-    for (Iterator it = refusals(snapshot).entrySet().iterator(); it.hasNext() && reasons.size() < MAX_REFUSED;) {
-      Map.Entry entry = (Map.Entry) it.next();
+  private static Map<String, String> refused(Snapshot snapshot) {
+    Map<String, String> reasons = new TreeMap<>();
+    refusals(snapshot).forEach((id, reason) -> {
       // The service rejects a report with line ends in a reason, which the message of an exception may have.
-      String reason = ((String) entry.getValue()).replaceAll("\\p{Cc}", " ");
-      reasons.put(entry.getKey(), Json.text(Refusals.shorten(reason, Refusals.MAX_CHARS)));
-    }
+      String line = Refusals.shorten(reason.replaceAll("\\p{Cc}", " "), Refusals.MAX_CHARS);
+      if (reasons.size() < MAX_REFUSED) reasons.put(id, Json.text(line));
+    });
     return reasons;
   }
 
   /** Node id to reason: all refusals, or more than MAX_REFUSED of them. After a failure, every block is refused. */
-  private static Map refusals(Snapshot snapshot) {
-    Map reasons = new TreeMap();
-    for (Iterator it = snapshot.refused.entrySet().iterator(); it.hasNext() && reasons.size() <= MAX_REFUSED;) {
-      Map.Entry entry = (Map.Entry) it.next();
-      if (isNodeId((String) entry.getKey())) reasons.put(entry.getKey(), entry.getValue());
-    }
+  private static Map<String, String> refusals(Snapshot snapshot) {
+    Map<String, String> reasons = new TreeMap<>();
+    snapshot.refused.forEach((id, reason) -> {
+      if (reasons.size() <= MAX_REFUSED && isNodeId(id)) reasons.put(id, reason);
+    });
     if (snapshot.failure == null) return reasons;
-    Collection entries = snapshot.table.entries().values();
-    for (Iterator it = entries.iterator(); it.hasNext() && reasons.size() <= MAX_REFUSED;) {
-      String id = ((TableEntry) it.next()).id;
-      if (isNodeId(id)) reasons.put(id, snapshot.failure);
-    }
+    for (Table.Entry entry : snapshot.table.entries().values())
+      if (reasons.size() <= MAX_REFUSED && isNodeId(entry.id)) reasons.put(entry.id, snapshot.failure);
     return reasons;
   }
 

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.io.Reader;
 import java.util.Collections;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.Map;
 import java.util.TreeMap;
 import org.slf4j.Logger;
@@ -33,14 +32,6 @@ final class ReportLoop extends Loop {
   private static final int MAX_CHARS = 65536;
   private static final String NODES = "nodes";
   private static final String REFUSED = "refused";
-  private static final BodyReader TEXT = new BodyReader() {
-    public Object read(Reader text) throws IOException {
-      char[] chars = new char[MAX_CHARS];
-      int length = 0;
-      for (int n = text.read(chars, 0, MAX_CHARS); n > 0; n = text.read(chars, length, MAX_CHARS - length)) length += n;
-      return new String(chars, 0, length);
-    }
-  };
 
   private final ReportSource agent;
   private final String path;
@@ -55,7 +46,7 @@ final class ReportLoop extends Loop {
   /** Whether the service may list this session: it may have received a request whose response was lost. */
   private boolean known = false;
   private int registeredMinNodes = 0;
-  private Map sent = new HashMap();
+  private Map<String, String> sent = new HashMap<>();
   private String sentAck = "";
   private long nextFull = 0;
   private long nextNodes = 0;
@@ -83,10 +74,10 @@ final class ReportLoop extends Loop {
       withdraw("more than " + Report.MAX_REFUSED + " blocks are refused");
       return 0;
     }
-    Map fields = agent.report(snapshot);
+    Map<String, String> fields = agent.report(snapshot);
     String ack = agent.acknowledgement(snapshot);
     long now = Times.monotonic();
-    Map due = due(fields, now);
+    Map<String, String> due = due(fields, now);
     if (now < nextFull && due.isEmpty() && ack.equals(sentAck)) {
       agent.onReported(snapshot);
       return TICK;
@@ -106,28 +97,26 @@ final class ReportLoop extends Loop {
   }
 
   /** What to send: everything at each interval, in between what has changed; the nodes, which may be thousands, rarely. */
-  private Map due(Map fields, long now) {
-    Map due = new TreeMap();
-    for (Iterator it = fields.entrySet().iterator(); it.hasNext();) {
-      Map.Entry field = (Map.Entry) it.next();
-      boolean changed = !field.getValue().equals(sent.get(field.getKey()));
-      if (changed || now >= (NODES.equals(field.getKey()) ? nextNodes : nextFull)) due.put(field.getKey(), field.getValue());
-    }
+  private Map<String, String> due(Map<String, String> fields, long now) {
+    Map<String, String> due = new TreeMap<>();
+    fields.forEach((name, value) -> {
+      if (!value.equals(sent.get(name)) || now >= (NODES.equals(name) ? nextNodes : nextFull)) due.put(name, value);
+    });
     return due;
   }
 
   private void register(int minNodes) throws IOException {
-    Map body = new TreeMap();
+    Map<String, String> body = new TreeMap<>();
     body.put("role", "\"JOB_MASTER\"");
     body.put("sessionId", Json.text(session));
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
     known = true;
-    Response response = client.send("PUT", path, Json.object(body), null, 0, null);
+    ServiceClient.Response<?> response = client.send("PUT", path, Json.object(body), null, 0, null);
     if (response.status == 409) {
       fence();
       return;
     }
-    if (response.status / 100 != 2) throw new HttpException("PUT " + path, response);
+    if (response.status / 100 != 2) throw new ServiceClient.HttpException("PUT " + path, response);
     if (fenced) LOG.info("The other session of this application has ended; this one reports again.");
     fenced = false;
     registered = true;
@@ -137,33 +126,33 @@ final class ReportLoop extends Loop {
   }
 
   /** Null if another session is registered: this one must register again. */
-  private String heartbeat(String ack, Map fields) throws IOException {
+  private String heartbeat(String ack, Map<String, String> fields) throws IOException {
     boolean before = acknowledged;
     // Also if the response is lost.
     acknowledged |= ack.length() > 0;
-    Response response = send(ack, fields);
+    ServiceClient.Response<String> response = send(ack, fields);
     if (isRejected(response) && !fields.isEmpty()) {
       acknowledged = before;
       renewWithout(fields);
-      throw new HttpException("a report", response);
+      throw new ServiceClient.HttpException("a report", response);
     }
     if (response.status == 404 || response.status == 409) registered = false;
     if (response.status == 409) return null;
-    if (response.status != 200) throw new HttpException("a heartbeat", response);
-    return (String) response.body;
+    if (response.status != 200) throw new ServiceClient.HttpException("a heartbeat", response);
+    return response.body;
   }
 
   /** A report that is rejected must not stop the renewal of the lease. Without the refusals nothing is acknowledged. */
-  private void renewWithout(Map fields) throws IOException {
-    Map refused = new TreeMap(fields);
+  private void renewWithout(Map<String, String> fields) throws IOException {
+    Map<String, String> refused = new TreeMap<>(fields);
     refused.keySet().retainAll(Collections.singleton(REFUSED));
     if (!refused.isEmpty() && !isRejected(send("", refused))) return;
     if (!refused.isEmpty() && acknowledged) withdraw("the service rejects the report");
-    else send("", new TreeMap());
+    else send("", new TreeMap<>());
   }
 
   /** 413: this report, or all reports of the token, are too large. */
-  private static boolean isRejected(Response response) {
+  private static boolean isRejected(ServiceClient.Response<?> response) {
     return response.status == 400 || response.status == 413;
   }
 
@@ -176,15 +165,22 @@ final class ReportLoop extends Loop {
     sentAck = "";
   }
 
-  private Response send(String ack, Map fields) throws IOException {
+  private ServiceClient.Response<String> send(String ack, Map<String, String> fields) throws IOException {
     String report = Json.object(fields);
     String body = "{\"sessionId\":" + Json.text(session) + ack + (fields.isEmpty() ? "}" : "," + report.substring(1));
-    return client.send("POST", path + "/heartbeat", body, null, 0, TEXT);
+    return client.send("POST", path + "/heartbeat", body, null, 0, ReportLoop::text);
+  }
+
+  private static String text(Reader body) throws IOException {
+    char[] chars = new char[MAX_CHARS];
+    int length = 0;
+    for (int n = body.read(chars, 0, MAX_CHARS); n > 0; n = body.read(chars, length, MAX_CHARS - length)) length += n;
+    return new String(chars, 0, length);
   }
 
   /** Whether the session that has taken over is no longer listed: none is, or, after a restore of the service, this one. */
   private boolean hasOtherLeft() throws IOException {
-    int status = send("", new TreeMap()).status;
+    int status = send("", new TreeMap<>()).status;
     return status == 404 || status == 200;
   }
 
@@ -229,9 +225,9 @@ final class ReportLoop extends Loop {
   }
 
   private void sendDelete() throws IOException {
-    Response response = client.send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
+    ServiceClient.Response<?> response = client.send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
     // 404: the service has lost it. 409: it is another session's.
-    if (response.status / 100 != 2 && response.status != 404 && response.status != 409) throw new HttpException("DELETE " + path, response);
+    if (response.status / 100 != 2 && response.status != 404 && response.status != 409) throw new ServiceClient.HttpException("DELETE " + path, response);
   }
 
   /** Ends the loop and deregisters, after a request that is under way; returns after LEAVE_MILLIS at the latest. */

@@ -10,7 +10,7 @@ interface ReportSource {
   Snapshot snapshot();
 
   /** The fields of a heartbeat: name to JSON. */
-  Map report(Snapshot snapshot);
+  Map<String, String> report(Snapshot snapshot);
 
   /** The part of a heartbeat that acknowledges a revision; empty if there is none. */
   String acknowledgement(Snapshot snapshot);

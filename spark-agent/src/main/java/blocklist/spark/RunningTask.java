@@ -53,7 +53,6 @@ final class RunningTask {
 
   /** Null if its stage has not noted it yet. */
   private TaskInfo info() {
-    scala.Option info = stage.taskInfos().get(id);
-    return info.isDefined() ? (TaskInfo) info.get() : null;
+    return Scala.orNull(stage.taskInfos().get(id));
   }
 }

@@ -3,6 +3,7 @@ package blocklist.spark;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import org.apache.spark.SparkContext;
@@ -14,10 +15,10 @@ import org.slf4j.LoggerFactory;
  * The blocklist in the scheduler of one application. After an internal error Spark's own tracker is in place again
  * at once, all hosts are free, nothing is acknowledged, and {@code check} tries again.
  *
- * <p>THREADING: the monitor of the scheduler guards all state. Spark holds it when it calls the hooks; all other methods
- * acquire it.
+ * <p>THREADING: the monitor of the scheduler guards all state. Spark holds it when it calls BlocklistTracker, which calls the
+ * last methods here, and nothing may be thrown; all other methods acquire it.
  */
-final class SchedulerControl implements SchedulerHooks {
+final class SchedulerControl {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final long MAX_RETRY_MILLIS = 30000;
 
@@ -69,16 +70,15 @@ final class SchedulerControl implements SchedulerHooks {
 
   PlacementInput placementInput() {
     synchronized (scheduler) {
-      Set registered = new HashSet();
-      scala.collection.Iterator it = scheduler.executorIdToHost().iterator();
-      while (it.hasNext()) registered.add(((scala.Tuple2) it.next())._1());
+      Set<String> registered = new HashSet<>();
+      for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) registered.add(executor._1());
       return new PlacementInput(exclusions.table(), exclusions.plan(), exclusions.liveHosts(), registered);
     }
   }
 
   /** Put the table in force; on hosts whose names are not known yet, once they are. */
   void apply(Table table) {
-    List tasks;
+    List<Evacuation.Kill> tasks;
     synchronized (scheduler) {
       if (closed) return;
       try {
@@ -110,7 +110,7 @@ final class SchedulerControl implements SchedulerHooks {
 
   /** Install the tracker if it is not in place, decide anew if something has changed, and evacuate. */
   void check() {
-    List tasks;
+    List<Evacuation.Kill> tasks;
     synchronized (scheduler) {
       tasks = decide();
     }
@@ -118,12 +118,12 @@ final class SchedulerControl implements SchedulerHooks {
   }
 
   /** The tasks to kill, without the monitor of the scheduler. */
-  private List decide() {
-    if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return new ArrayList();
+  private List<Evacuation.Kill> decide() {
+    if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return new ArrayList<>();
     try {
       if (!isInPlace()) install();
       exclusions.refreshIfNeeded();
-      List tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
+      List<Evacuation.Kill> tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
       exclusions.refuseLimited();
       if (failure != null) LOG.info("The agent works again.");
       failure = null;
@@ -131,7 +131,7 @@ final class SchedulerControl implements SchedulerHooks {
       return tasks;
     } catch (Throwable t) {
       fail(t);
-      return new ArrayList();
+      return new ArrayList<>();
     }
   }
 
@@ -175,10 +175,10 @@ final class SchedulerControl implements SchedulerHooks {
       String reason = working || closed ? null : "The agent failed and tries again: " + (failure == null ? "its tracker was replaced" : failure) + ".";
       long now = clock.now();
       evacuation.observe(Times.monotonic());
-      List executors = unknown.observe(state.executors(directory), Times.monotonic());
+      List<Executor> executors = unknown.observe(state.executors(directory), Times.monotonic());
       PlacementStatus pods = placement == null ? PlacementStatus.OFF : placement.status();
       boolean inForce = working && pods.isInForce(exclusions.table(), exclusions.plan(), now);
-      TreeMap refused = new TreeMap(pods.refused(exclusions.table(), now));
+      Map<String, String> refused = new TreeMap<>(pods.refused(exclusions.table(), now));
       refused.putAll(exclusions.unknown(now));
       refused.putAll(unknown.refused(exclusions, now));
       refused.putAll(exclusions.plan().refused);
@@ -187,13 +187,14 @@ final class SchedulerControl implements SchedulerHooks {
   }
 
   /** Observations: the hosts that Spark's own tracker excludes for the application. */
-  List ownExclusions() {
+  List<Observation> ownExclusions() {
     synchronized (scheduler) {
-      return tracker == null || tracker.own() == null ? new ArrayList() : SchedulerState.exclusions(tracker.own());
+      return tracker == null || tracker.own() == null ? new ArrayList<>() : SchedulerState.exclusions(tracker.own());
     }
   }
 
-  public void beforeOffers() {
+  /** Before each round of resource offers. */
+  void beforeOffers() {
     if (closed || failure != null) return;
     try {
       exclusions.refreshIfNeeded();
@@ -203,19 +204,21 @@ final class SchedulerControl implements SchedulerHooks {
     }
   }
 
-  public boolean excludes(String host) {
+  boolean excludes(String host) {
     return exclusions.excludes(host);
   }
 
-  public boolean excludesExecutor(String executor) {
+  /** Whether an executor gets no tasks although its host may. */
+  boolean excludesExecutor(String executor) {
     return exclusions.excludesExecutor(executor);
   }
 
-  public boolean willOpen() {
+  /** Whether a host that is excluded now will be opened without anybody's doing. */
+  boolean willOpen() {
     return exclusions.willOpen();
   }
 
-  public void executorRemoved(String executor) {
+  void executorRemoved(String executor) {
     exclusions.executorRemoved();
     try {
       unknown.onRemoved(executor, state.lostWithTasks(executor, directory), Times.monotonic());
@@ -224,7 +227,7 @@ final class SchedulerControl implements SchedulerHooks {
     }
   }
 
-  public Object agent() {
+  Object agent() {
     return agent;
   }
 

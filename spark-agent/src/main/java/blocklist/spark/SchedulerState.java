@@ -3,10 +3,8 @@ package blocklist.spark;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
-import java.util.Properties;
 import java.util.Set;
 import org.apache.spark.ExecutorAllocationClient;
 import org.apache.spark.scheduler.HealthTracker;
@@ -34,25 +32,19 @@ final class SchedulerState {
   }
 
   /** Hosts with a live executor: name to whether Spark itself offers it tasks, according to its own tracker. */
-  Map liveHosts(HealthTracker own) {
-    Map hosts = new HashMap();
-    scala.collection.Iterator it = scheduler.hostToExecutors().iterator();
-    while (it.hasNext()) {
-      scala.Tuple2 entry = (scala.Tuple2) it.next();
-      String host = (String) entry._1();
-      if (!scheduler.hasExecutorsAliveOnHost(host) || !hasActiveExecutor((scala.collection.mutable.HashSet) entry._2())) continue;
-      hosts.put(host, Boolean.valueOf(!excludes(own, host, (scala.collection.mutable.HashSet) entry._2())));
+  Map<String, Boolean> liveHosts(HealthTracker own) {
+    Map<String, Boolean> hosts = new HashMap<>();
+    for (scala.Tuple2<String, scala.collection.mutable.HashSet<String>> entry : Scala.each(scheduler.hostToExecutors().iterator())) {
+      String host = entry._1();
+      List<String> executors = executors(host);
+      // Spark knows those that it has killed for seconds after their end.
+      if (!scheduler.hasExecutorsAliveOnHost(host) || executors.stream().noneMatch(this::isActive)) continue;
+      hosts.put(host, executors.stream().anyMatch(each -> !ownExcludes(own, host, each)));
     }
     return hosts;
   }
 
-  /** Whether Spark may start tasks on one of them: it knows those that it has killed for seconds after their end. */
-  private boolean hasActiveExecutor(scala.collection.mutable.HashSet executors) {
-    scala.collection.Iterator it = executors.iterator();
-    while (it.hasNext()) if (isActive((String) it.next())) return true;
-    return false;
-  }
-
+  /** Whether Spark may start tasks on it. */
   private boolean isActive(String executor) {
     if (!(scheduler.backend() instanceof ExecutorAllocationClient)) return true;
     // The backend's lock is taken within the scheduler's, as in CoarseGrainedSchedulerBackend.withLock.
@@ -60,12 +52,10 @@ final class SchedulerState {
   }
 
   /** The ids of a host's executors. */
-  List executors(String host) {
-    List ids = new ArrayList();
-    scala.Option executors = scheduler.hostToExecutors().get(host);
-    if (executors.isEmpty()) return ids;
-    scala.collection.Iterator it = ((scala.collection.mutable.HashSet) executors.get()).iterator();
-    while (it.hasNext()) ids.add(it.next());
+  List<String> executors(String host) {
+    List<String> ids = new ArrayList<>();
+    scala.collection.mutable.HashSet<String> executors = Scala.orNull(scheduler.hostToExecutors().get(host));
+    if (executors != null) for (String id : Scala.each(executors.iterator())) ids.add(id);
     return ids;
   }
 
@@ -73,10 +63,9 @@ final class SchedulerState {
    * Those of these executors of a host on which Spark may start tasks, also according to its own tracker, to the ids of their
    * resource profiles.
    */
-  Map usable(List executors, String host, HealthTracker own, Map profiles) {
-    Map usable = new HashMap();
-    for (Iterator it = executors.iterator(); it.hasNext();) {
-      String id = (String) it.next();
+  Map<String, Integer> usable(List<String> executors, String host, HealthTracker own, Map<String, Integer> profiles) {
+    Map<String, Integer> usable = new HashMap<>();
+    for (String id : executors) {
       if (isActive(id) && !ownExcludes(own, host, id)) usable.put(id, profiles.get(id));
     }
     return usable;
@@ -88,83 +77,67 @@ final class SchedulerState {
 
   /** Whether an executor of this host runs tasks. */
   boolean isBusy(String host) {
-    scala.Option executors = scheduler.hostToExecutors().get(host);
-    if (executors.isEmpty()) return false;
-    scala.collection.Iterator it = ((scala.collection.mutable.HashSet) executors.get()).iterator();
-    while (it.hasNext()) if (scheduler.isExecutorBusy((String) it.next())) return true;
-    return false;
+    return executors(host).stream().anyMatch(scheduler::isExecutorBusy);
   }
 
-  private static boolean excludes(HealthTracker own, String host, scala.collection.mutable.HashSet executors) {
-    if (own == null) return false;
-    if (own.isNodeExcluded(host)) return true;
-    scala.collection.Iterator it = executors.iterator();
-    while (it.hasNext()) if (!own.isExecutorExcluded((String) it.next())) return false;
-    return true;
-  }
-
-  /** Observations: the hosts that this tracker excludes for the application. */
-  static List exclusions(HealthTracker tracker) {
-    List found = new ArrayList();
+  /** The hosts that this tracker excludes for the application. */
+  static List<Observation> exclusions(HealthTracker tracker) {
+    List<Observation> found = new ArrayList<>();
     long now = System.currentTimeMillis();
-    scala.collection.Iterator it = tracker.nodeIdToExcludedExpiryTime().iterator();
-    while (it.hasNext()) {
-      scala.Tuple2 entry = (scala.Tuple2) it.next();
-      if (((Long) entry._2()).longValue() > now) found.add(new Observation(Observation.APPLICATION, (String) entry._1(), "", -1));
-    }
+    for (scala.Tuple2<String, Object> entry : Scala.each(tracker.nodeIdToExcludedExpiryTime().iterator()))
+      if ((Long) entry._2() > now) found.add(new Observation(Observation.APPLICATION, entry._1(), "", -1));
     return found;
   }
 
   /** The hosts on which tasks of barrier stages run. */
-  Set barrierHosts() {
-    Set hosts = new HashSet();
+  Set<String> barrierHosts() {
+    Set<String> hosts = new HashSet<>();
     if (!hasBarrierStage()) return hosts;
-    for (Iterator it = tasks().iterator(); it.hasNext();) {
-      RunningTask task = (RunningTask) it.next();
+    for (RunningTask task : tasks()) {
       if (task.isBarrier()) hosts.add(task.host);
     }
     return hosts;
   }
 
   private boolean hasBarrierStage() {
-    for (Iterator it = stages().iterator(); it.hasNext();) if (((TaskSetManager) it.next()).isBarrier()) return true;
-    return false;
+    return stages().stream().anyMatch(TaskSetManager::isBarrier);
+  }
+
+  /**
+   * The number of slots that the largest waiting barrier stage needs, 0 if none waits: Spark starts all tasks of such a stage
+   * at once, or none, and waits without end while there are fewer slots on open hosts. A running one has its slots.
+   */
+  int barrierSlotsNeeded() {
+    int needed = 0;
+    for (TaskSetManager stage : queue())
+      if (stage.isBarrier() && !stage.isZombie() && stage.runningTasks() == 0) needed = Math.max(needed, stage.numTasks());
+    return needed;
   }
 
   /** Whether a continuous query runs: Spark does not restart its tasks. */
   boolean hasContinuousQuery() {
-    for (Iterator it = stages().iterator(); it.hasNext();) {
-      Properties properties = ((TaskSetManager) it.next()).taskSet().properties();
-      if (properties != null && "true".equals(properties.getProperty(CONTINUOUS))) return true;
-    }
-    return false;
+    return stages().stream().map(stage -> stage.taskSet().properties()).anyMatch(it -> it != null && "true".equals(it.getProperty(CONTINUOUS)));
   }
 
-  /** TaskSetManagers with waiting or running tasks. Spark's queue lacks those whose tasks have all been started. */
-  private Set stages() {
-    Set stages = new HashSet(scheduler.taskIdToTaskSetManager().values());
-    scala.collection.Iterator it = scheduler.rootPool().getSortedTaskSetQueue().iterator();
-    while (it.hasNext()) stages.add(it.next());
+  /** Those with waiting or running tasks. Spark's queue lacks those whose tasks have all been started. */
+  private Set<TaskSetManager> stages() {
+    Set<TaskSetManager> stages = new HashSet<>(scheduler.taskIdToTaskSetManager().values());
+    for (TaskSetManager stage : queue()) stages.add(stage);
     return stages;
   }
 
-  /** All known Executors with the number of their running tasks, and with the nodes that {@code directory} knows. */
-  List executors(HostDirectory directory) {
-    Map running = new HashMap();
-    scala.collection.Iterator tasks = scheduler.taskIdToExecutorId().iterator();
-    while (tasks.hasNext()) {
-      Object executor = ((scala.Tuple2) tasks.next())._2();
-      Integer before = (Integer) running.get(executor);
-      running.put(executor, Integer.valueOf(before == null ? 1 : before.intValue() + 1));
-    }
-    List executors = new ArrayList();
-    scala.collection.Iterator it = scheduler.executorIdToHost().iterator();
-    while (it.hasNext()) {
-      scala.Tuple2 entry = (scala.Tuple2) it.next();
-      Integer count = (Integer) running.get(entry._1());
-      String host = (String) entry._2();
-      String node = directory.executorNode((String) entry._1(), host);
-      executors.add(new Executor((String) entry._1(), host, node == null ? host : node, count == null ? 0 : count.intValue()));
+  private Iterable<TaskSetManager> queue() {
+    return Scala.each(scheduler.rootPool().getSortedTaskSetQueue().iterator());
+  }
+
+  /** All known executors with the number of their running tasks, and with the nodes that {@code directory} knows. */
+  List<Executor> executors(HostDirectory directory) {
+    Map<String, Integer> running = new HashMap<>();
+    for (scala.Tuple2<Object, String> task : Scala.each(scheduler.taskIdToExecutorId().iterator())) running.merge(task._2(), 1, Integer::sum);
+    List<Executor> executors = new ArrayList<>();
+    for (scala.Tuple2<String, String> entry : Scala.each(scheduler.executorIdToHost().iterator())) {
+      String node = directory.executorNode(entry._1(), entry._2());
+      executors.add(new Executor(entry._1(), entry._2(), node == null ? entry._2() : node, running.getOrDefault(entry._1(), 0)));
     }
     return executors;
   }
@@ -178,10 +151,8 @@ final class SchedulerState {
     String host = null;
     int lost = 0;
     long now = System.currentTimeMillis();
-    for (Iterator it = stages().iterator(); it.hasNext();) {
-      scala.collection.Iterator infos = ((TaskSetManager) it.next()).taskInfos().valuesIterator();
-      while (infos.hasNext()) {
-        TaskInfo task = (TaskInfo) infos.next();
+    for (TaskSetManager stage : stages()) {
+      for (TaskInfo task : Scala.each(stage.taskInfos().valuesIterator())) {
         if (!task.executorId().equals(executor)) continue;
         if (task.finished() && (!task.failed() || Math.abs(now - task.finishTime()) >= JUST_NOW_MILLIS)) continue;
         host = task.host();
@@ -193,26 +164,21 @@ final class SchedulerState {
     return new Executor(executor, host, node == null ? host : node, lost);
   }
 
-  /** All RunningTasks. */
-  List tasks() {
-    List tasks = new ArrayList();
-    scala.collection.Iterator it = scheduler.taskIdToExecutorId().iterator();
-    while (it.hasNext()) {
-      scala.Tuple2 entry = (scala.Tuple2) it.next();
-      scala.Option host = scheduler.executorIdToHost().get((String) entry._2());
-      TaskSetManager stage = (TaskSetManager) scheduler.taskIdToTaskSetManager().get(entry._1());
-      if (host.isDefined() && stage != null) tasks.add(new RunningTask((Long) entry._1(), (String) entry._2(), (String) host.get(), stage));
+  List<RunningTask> tasks() {
+    List<RunningTask> tasks = new ArrayList<>();
+    for (scala.Tuple2<Object, String> entry : Scala.each(scheduler.taskIdToExecutorId().iterator())) {
+      String host = Scala.orNull(scheduler.executorIdToHost().get(entry._2()));
+      TaskSetManager stage = scheduler.taskIdToTaskSetManager().get(entry._1());
+      if (host != null && stage != null) tasks.add(new RunningTask((Long) entry._1(), entry._2(), host, stage));
     }
     return tasks;
   }
 
   /** Whether Spark would abort a stage because one of its tasks is excluded from all hosts: its own check. */
   boolean hasUnschedulableTask() {
-    scala.collection.Iterator it = scheduler.rootPool().getSortedTaskSetQueue().iterator();
-    while (it.hasNext()) {
-      TaskSetManager stage = (TaskSetManager) it.next();
-      scala.Option failures = stage.taskSetExcludelistHelperOpt();
-      if (failures.isEmpty() || ((TaskSetExcludelist) failures.get()).execToFailures().isEmpty()) continue;
+    for (TaskSetManager stage : queue()) {
+      TaskSetExcludelist failures = Scala.orNull(stage.taskSetExcludelistHelperOpt());
+      if (failures == null || failures.execToFailures().isEmpty()) continue;
       if (stage.getCompletelyExcludedTaskIfAny(scheduler.hostToExecutors()).isDefined()) return true;
     }
     return false;

@@ -1,5 +1,7 @@
 package blocklist.spark;
 
+import java.io.FileInputStream;
+import java.io.FilterInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.InputStreamReader;
@@ -9,12 +11,19 @@ import java.net.HttpURLConnection;
 import java.net.InetAddress;
 import java.net.Proxy;
 import java.net.URL;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
 import java.util.Timer;
 import java.util.TimerTask;
 import java.util.concurrent.TimeUnit;
 import java.util.zip.GZIPInputStream;
 import javax.net.ssl.HttpsURLConnection;
+import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocketFactory;
+import javax.net.ssl.TrustManagerFactory;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -33,6 +42,54 @@ final class ServiceClient {
   private static final long BODY_MILLIS = 20000;
   private static final long MAX_BODY_BYTES = 16 << 20;
 
+  /** Reads the body of a response. Throws IOException if it is not what was expected. */
+  interface BodyReader<T> {
+    T read(Reader text) throws IOException;
+  }
+
+  /** A response of the service. */
+  static final class Response<T> {
+    /**
+     * The longest wait that the agent accepts, in seconds. It is what it waits at most between its own attempts, and with
+     * the interval of heartbeats it is less than a lease of 50 s: who obeys for longer is removed, and has an old list
+     * meanwhile.
+     */
+    static final long MAX_RETRY_AFTER = 30;
+
+    final int status;
+    /** To be returned in If-None-Match; null without one. */
+    final String etag;
+    /** Eight hexadecimal digits that identify the log of changes; empty without them. */
+    final String history;
+    /** Seconds to wait before the next request, 0 to MAX_RETRY_AFTER. */
+    final long retryAfter;
+    /** Its Date, in Unix milliseconds; 0 without one. */
+    final long date;
+    /** What the BodyReader has returned; null for a status other than 200. */
+    final T body;
+
+    Response(int status, String etag, String history, long retryAfter, long date, T body) {
+      this.status = status;
+      this.etag = etag;
+      this.history = history != null && history.matches("[0-9a-f]{8}") ? history : "";
+      this.retryAfter = Math.min(MAX_RETRY_AFTER, Math.max(0, retryAfter));
+      this.date = date;
+      this.body = body;
+    }
+  }
+
+  /** The service has refused a request. */
+  static final class HttpException extends IOException {
+    private static final long serialVersionUID = 1;
+    /** Seconds to wait before the next request. */
+    final long retryAfter;
+
+    HttpException(String what, Response<?> response) {
+      super("HTTP " + response.status + " to " + what);
+      retryAfter = response.retryAfter;
+    }
+  }
+
   private final Settings settings;
   private final String userAgent;
   private final Timer timer;
@@ -49,7 +106,7 @@ final class ServiceClient {
     if (!"http".equals(url.getProtocol()) && !"https".equals(url.getProtocol()))
       throw new IOException("spark.blocklist.url is not an http or https URL: " + settings.url);
     boolean own = "https".equals(url.getProtocol()) && settings.caFile.length() > 0;
-    trusted = own ? TrustedCertificates.socketFactory(settings.caFile) : null;
+    trusted = own ? trusting(settings.caFile) : null;
   }
 
   /**
@@ -57,9 +114,9 @@ final class ServiceClient {
    * null; the service may delay its response for {@code waitSeconds}. {@code reader} reads the body of a 200; it may
    * be null. Throws IOException if no valid response arrives in time.
    */
-  Response send(String method, String path, String body, String etag, int waitSeconds, BodyReader reader) throws IOException {
+  <T> Response<T> send(String method, String path, String body, String etag, int waitSeconds, BodyReader<T> reader) throws IOException {
     URL url = new URL(settings.url + path);
-    final HttpURLConnection connection = (HttpURLConnection) (isLoopback(url.getHost()) ? url.openConnection(Proxy.NO_PROXY) : url.openConnection());
+    HttpURLConnection connection = (HttpURLConnection) (isLoopback(url.getHost()) ? url.openConnection(Proxy.NO_PROXY) : url.openConnection());
     current = connection;
     TimerTask timeout = new TimerTask() {
       public void run() {
@@ -99,17 +156,15 @@ final class ServiceClient {
    * In a thread of its own: closing a response waits for a read of its body that is under way, which takes as long as a
    * service that hangs may take. Nothing is thrown, because an exception would end the timer for all later requests.
    */
-  private static void disconnect(final HttpURLConnection connection) {
+  private static void disconnect(HttpURLConnection connection) {
     try {
-      Thread thread = new Thread("blocklist-disconnect") {
-        public void run() {
-          try {
-            connection.disconnect();
-          } catch (RuntimeException e) {
-            LOG.debug("A connection to the service cannot be closed.", e);
-          }
+      Thread thread = new Thread(() -> {
+        try {
+          connection.disconnect();
+        } catch (RuntimeException e) {
+          LOG.debug("A connection to the service cannot be closed.", e);
         }
-      };
+      }, "blocklist-disconnect");
       thread.setDaemon(true);
       thread.start();
     } catch (Throwable t) {
@@ -136,27 +191,27 @@ final class ServiceClient {
   private static void write(HttpURLConnection connection, String body) throws IOException {
     connection.setDoOutput(true);
     connection.setRequestProperty("Content-Type", "application/json");
-    OutputStream out = connection.getOutputStream();
-    out.write(body.getBytes("UTF-8"));
-    out.close();
+    try (OutputStream out = connection.getOutputStream()) {
+      out.write(body.getBytes(StandardCharsets.UTF_8));
+    }
   }
 
-  private static Response read(HttpURLConnection connection, int status, BodyReader reader) throws IOException {
+  private static <T> Response<T> read(HttpURLConnection connection, int status, BodyReader<T> reader) throws IOException {
     if (status < 0) throw new IOException("the response is not HTTP");
     InputStream stream = status < 400 ? connection.getInputStream() : connection.getErrorStream();
-    Object found = null;
+    T found = null;
     if (stream != null) {
       long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(BODY_MILLIS);
       InputStream in = new BoundedInputStream(stream, MAX_BODY_BYTES, deadline);
       if ("gzip".equalsIgnoreCase(connection.getContentEncoding())) in = new BoundedInputStream(new GZIPInputStream(in), MAX_BODY_BYTES, deadline);
-      if (status == 200 && reader != null) found = reader.read(new InputStreamReader(in, "UTF-8"));
+      if (status == 200 && reader != null) found = reader.read(new InputStreamReader(in, StandardCharsets.UTF_8));
       // To its end, so that the connection can be used again.
       byte[] rest = new byte[8192];
       while (in.read(rest, 0, rest.length) >= 0) { }
       in.close();
     }
     String history = connection.getHeaderField("Blocklist-History");
-    return new Response(status, connection.getHeaderField("ETag"), history, connection.getHeaderFieldLong("Retry-After", 0), connection.getDate(), found);
+    return new Response<>(status, connection.getHeaderField("ETag"), history, connection.getHeaderFieldLong("Retry-After", 0), connection.getDate(), found);
   }
 
   private static boolean isLoopback(String host) {
@@ -164,6 +219,54 @@ final class ServiceClient {
       return InetAddress.getByName(host).isLoopbackAddress();
     } catch (IOException e) {
       return false;
+    }
+  }
+
+  /** Trusts the certificates of a PEM file alone. Throws IOException, with the file's name, if it has no valid ones. */
+  private static SSLSocketFactory trusting(String file) throws IOException {
+    try (InputStream in = new FileInputStream(file)) {
+      KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
+      store.load(null, null);
+      for (Certificate each : CertificateFactory.getInstance("X.509").generateCertificates(in)) store.setCertificateEntry("ca" + store.size(), each);
+      TrustManagerFactory managers = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+      managers.init(store);
+      SSLContext context = SSLContext.getInstance("TLS");
+      context.init(null, managers.getTrustManagers(), null);
+      return context.getSocketFactory();
+    } catch (GeneralSecurityException e) {
+      throw new IOException("spark.blocklist.caFile " + file + " has no valid certificates: " + e.getMessage());
+    }
+  }
+
+  /** A stream that fails once it has delivered too many bytes, or at a deadline; a read in progress is not interrupted. */
+  private static final class BoundedInputStream extends FilterInputStream {
+    private final long maxBytes;
+    private final long deadline;
+    private long bytes = 0;
+
+    /** {@code deadline} is a value of System.nanoTime(). */
+    BoundedInputStream(InputStream in, long maxBytes, long deadline) {
+      super(in);
+      this.maxBytes = maxBytes;
+      this.deadline = deadline;
+    }
+
+    public int read() throws IOException {
+      int value = in.read();
+      count(value < 0 ? 0 : 1);
+      return value;
+    }
+
+    public int read(byte[] target, int offset, int length) throws IOException {
+      int n = in.read(target, offset, length);
+      count(Math.max(0, n));
+      return n;
+    }
+
+    private void count(int n) throws IOException {
+      bytes += n;
+      if (bytes > maxBytes) throw new IOException("the response has more than " + maxBytes + " bytes");
+      if (System.nanoTime() - deadline > 0) throw new IOException("the response took too long");
     }
   }
 }

@@ -1,12 +1,11 @@
 package blocklist.spark;
 
-import java.io.File;
 import java.io.FileInputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.SparkConf;
@@ -22,7 +21,8 @@ import org.slf4j.LoggerFactory;
 final class Settings {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final String PREFIX = "spark.blocklist.";
-  private static final List NAMES = Arrays.asList(new String[] {"url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait"});
+  private static final List<String> NAMES = Arrays.asList(
+    "url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait");
   private static final int MAX_TOKEN_BYTES = 8192;
 
   /** URL of the service without a final slash; empty: no agent. */
@@ -42,7 +42,7 @@ final class Settings {
   private final String tokenFile;
   private final String token;
 
-  private Settings(Map values) {
+  private Settings(Map<String, String> values) {
     String given = text(values, "url").trim();
     if (given.indexOf('@') >= 0) {
       LOG.warn(PREFIX + "url has a user name or a password in it, which the service does not use: leave them out. A token is given in " + PREFIX + "tokenFile.");
@@ -66,14 +66,12 @@ final class Settings {
    * {@code SSL_CERT_FILE} of the driver's environment replace absent ones. Names that are no setting are reported.
    */
   static Settings of(SparkConf conf) {
-    HashMap values = new HashMap();
-    for (Iterator it = NAMES.iterator(); it.hasNext();) {
-      String name = (String) it.next();
+    Map<String, String> values = new HashMap<>();
+    for (String name : NAMES) {
       values.put(name, conf.get(PREFIX + name, ""));
     }
-    scala.Tuple2[] given = conf.getAllWithPrefix(PREFIX);
-    for (int i = 0; i < given.length; i++)
-      if (!NAMES.contains(given[i]._1())) LOG.warn(PREFIX + given[i]._1() + " is not a setting; there are " + NAMES + ".");
+    for (scala.Tuple2<String, String> given : conf.getAllWithPrefix(PREFIX))
+      if (!NAMES.contains(given._1())) LOG.warn(PREFIX + given._1() + " is not a setting; there are " + NAMES + ".");
     useEnvironment(values, "url", "BLOCKLIST_URL");
     useEnvironment(values, "tokenFile", "BLOCKLIST_TOKEN_FILE");
     useEnvironment(values, "token", "BLOCKLIST_TOKEN");
@@ -82,7 +80,7 @@ final class Settings {
   }
 
   /** The settings in a map from names without prefix to texts; nothing is read from the environment. */
-  static Settings of(Map values) {
+  static Settings of(Map<String, String> values) {
     return new Settings(values);
   }
 
@@ -91,13 +89,10 @@ final class Settings {
     if (tokenFile.length() == 0) return checked(token, "The token");
     byte[] bytes = new byte[MAX_TOKEN_BYTES];
     int length = 0;
-    InputStream in = new FileInputStream(new File(tokenFile));
-    try {
+    try (InputStream in = new FileInputStream(tokenFile)) {
       for (int n = in.read(bytes, 0, bytes.length); n > 0; n = in.read(bytes, length, bytes.length - length)) length += n;
-    } finally {
-      in.close();
     }
-    return checked(new String(bytes, 0, length, "UTF-8").trim(), "The token in " + tokenFile);
+    return checked(new String(bytes, 0, length, StandardCharsets.UTF_8).trim(), "The token in " + tokenFile);
   }
 
   /** HttpURLConnection would show a malformed one in its error. */
@@ -107,24 +102,23 @@ final class Settings {
     return token;
   }
 
-  private static void useEnvironment(Map values, String name, String variable) {
+  private static void useEnvironment(Map<String, String> values, String name, String variable) {
     String value = System.getenv(variable);
     if (text(values, name).length() == 0 && value != null) values.put(name, value);
   }
 
-  private static String text(Map values, String name) {
-    Object value = values.get(name);
-    return value == null ? "" : (String) value;
+  private static String text(Map<String, String> values, String name) {
+    return values.getOrDefault(name, "");
   }
 
-  private static boolean bool(Map values, String name, boolean absent) {
+  private static boolean bool(Map<String, String> values, String name, boolean absent) {
     String text = text(values, name).trim();
     if ("true".equalsIgnoreCase(text) || "false".equalsIgnoreCase(text)) return "true".equalsIgnoreCase(text);
     if (text.length() > 0) warn(name, "true or false", text, String.valueOf(absent));
     return absent;
   }
 
-  private static int integer(Map values, String name, int absent) {
+  private static int integer(Map<String, String> values, String name, int absent) {
     String text = text(values, name).trim();
     try {
       return text.length() == 0 ? absent : Integer.parseInt(text);
@@ -138,7 +132,7 @@ final class Settings {
     LOG.warn(PREFIX + name + " is not " + expected + ": " + given + ". The agent uses " + used + ".");
   }
 
-  private static double seconds(Map values, String name, double absent) {
+  private static double seconds(Map<String, String> values, String name, double absent) {
     String text = text(values, name).trim();
     if (text.endsWith("s")) text = text.substring(0, text.length() - 1);
     try {

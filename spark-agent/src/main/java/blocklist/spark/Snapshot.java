@@ -10,13 +10,13 @@ final class Snapshot {
   final Table table;
   final Plan plan;
   /** Node id to the reason why its block is not applied. */
-  final Map refused;
+  final Map<String, String> refused;
   /** Executors. */
-  final List executors;
+  final List<Executor> executors;
   /** Why nothing is applied; null if the agent works. */
   final String failure;
 
-  Snapshot(long revision, Table table, Plan plan, Map refused, List executors, String failure) {
+  Snapshot(long revision, Table table, Plan plan, Map<String, String> refused, List<Executor> executors, String failure) {
     this.revision = revision;
     this.table = table;
     this.plan = plan;
@@ -30,7 +30,7 @@ final class Snapshot {
    * lost: a pod's address is used again.
    */
   HostBlock blockOf(Executor executor) {
-    HostBlock block = (HostBlock) plan.matched.get(executor.host);
+    HostBlock block = plan.matched.get(executor.host);
     if (block == null || executor.node.equals(executor.host) || executor.node.equals(block.node)) return block;
     return null;
   }

@@ -1,9 +1,9 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -26,10 +26,10 @@ final class SparkObserver extends SparkListener {
 
   private final boolean speculation;
   /** Stage to its Observations, which last as long as the stage. */
-  private final Map excluded = new HashMap();
+  private final Map<String, Set<Observation>> excluded = new HashMap<>();
   /** Stage to a map from the number of a task to its host. */
-  private final Map running = new HashMap();
-  private final Set pending = new LinkedHashSet();
+  private final Map<String, Map<Integer, String>> running = new HashMap<>();
+  private final Set<Observation> pending = new LinkedHashSet<>();
 
   SparkObserver(boolean speculation) {
     this.speculation = speculation;
@@ -37,9 +37,8 @@ final class SparkObserver extends SparkListener {
 
   public synchronized void onNodeExcludedForStage(SparkListenerNodeExcludedForStage event) {
     String stage = event.stageId() + "." + event.stageAttemptId();
-    if (!excluded.containsKey(stage)) excluded.put(stage, new HashSet());
     Observation observation = new Observation(Observation.STAGE, event.hostId(), stage, -1);
-    ((Set) excluded.get(stage)).add(observation);
+    excluded.computeIfAbsent(stage, each -> new HashSet<>()).add(observation);
     record(observation);
   }
 
@@ -47,23 +46,21 @@ final class SparkObserver extends SparkListener {
     TaskInfo task = event.taskInfo();
     if (!speculation || task == null) return;
     String stage = event.stageId() + "." + event.stageAttemptId();
-    Integer index = Integer.valueOf(task.index());
-    Map tasks = (Map) running.get(stage);
     if (!task.speculative()) {
-      if (tasks == null) running.put(stage, tasks = new HashMap());
-      tasks.put(index, task.host());
-    } else if (tasks != null && tasks.containsKey(index)) {
-      record(new Observation(Observation.SLOW, (String) tasks.get(index), stage, task.index()));
+      running.computeIfAbsent(stage, each -> new HashMap<>()).put(task.index(), task.host());
+      return;
     }
+    String host = running.getOrDefault(stage, Collections.emptyMap()).get(task.index());
+    if (host != null) record(new Observation(Observation.SLOW, host, stage, task.index()));
   }
 
   public synchronized void onTaskEnd(SparkListenerTaskEnd event) {
     TaskInfo task = event.taskInfo();
     if (task == null || task.speculative()) return;
     String stage = event.stageId() + "." + event.stageAttemptId();
-    Map tasks = (Map) running.get(stage);
+    Map<Integer, String> tasks = running.get(stage);
     if (tasks == null) return;
-    tasks.remove(Integer.valueOf(task.index()));
+    tasks.remove(task.index());
     if (tasks.isEmpty()) running.remove(stage);
   }
 
@@ -74,10 +71,9 @@ final class SparkObserver extends SparkListener {
   }
 
   /** The exclusions for stages that still run, and what has been observed since the last call. */
-  synchronized List drain() {
-    for (Iterator it = excluded.values().iterator(); it.hasNext();)
-      for (Iterator stage = ((Set) it.next()).iterator(); stage.hasNext();) record((Observation) stage.next());
-    List drained = new ArrayList(pending);
+  synchronized List<Observation> drain() {
+    for (Set<Observation> stage : excluded.values()) stage.forEach(this::record);
+    List<Observation> drained = new ArrayList<>(pending);
     pending.clear();
     return drained;
   }

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.io.Reader;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 
@@ -21,37 +20,72 @@ import java.util.Map;
  * service, so each key has one line.
  */
 final class Table {
-  static final Table EMPTY = new Table(-1, new HashMap());
+  /* What one line of the table says of its key. A higher rank is a stronger block; keys of one block share it. Immutable. */
+  static final class Entry {
+    /* The actions, the weakest first. */
+    static final int CANARY = 0;
+    static final int MARK = 1;
+    static final int EVACUATE = 2;
+
+    final int rank;
+    final long end;
+    final int action;
+    final String id;
+    final String cause;
+
+    Entry(int rank, long end, int action, String id, String cause) {
+      this.rank = rank;
+      this.end = end;
+      this.action = action;
+      this.id = id;
+      this.cause = cause;
+    }
+
+    /* Whether the block has ended: from `now == end` on, in Unix milliseconds. */
+    boolean ended(long now) {
+      return now >= end;
+    }
+  }
+
+  /* The service's text is no table. The message says where and why; the table before it stays in force. */
+  static final class InvalidException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    InvalidException(String message) {
+      super(message);
+    }
+  }
+
+  static final Table EMPTY = new Table(-1, new HashMap<>());
 
   /* Of EMPTY, which is the table before the first one: -1. */
   final long revision;
-  private final Map entries;
+  private final Map<String, Entry> entries;
   /* When no block is in force any more, in Unix milliseconds. */
   final long lastEnd;
   /* Whether an entry is a canary. */
   final boolean hasCanaries;
   /* The ids of the keys that are addresses, and of those that are names, in no order and more than once. */
-  final List idsOfAddresses = new ArrayList();
-  final List idsOfNames = new ArrayList();
+  final List<String> idsOfAddresses = new ArrayList<>();
+  final List<String> idsOfNames = new ArrayList<>();
 
-  /* `entries` maps keys to TableEntry, and is not changed any more. */
-  Table(long revision, Map entries) {
+  /* `entries` maps keys to Entry, and is not changed any more. */
+  Table(long revision, Map<String, Entry> entries) {
     this.revision = revision;
     this.entries = entries;
     long last = Long.MIN_VALUE;
     boolean canaries = false;
-    for (Iterator it = entries.entrySet().iterator(); it.hasNext();) {
-      Map.Entry each = (Map.Entry) it.next();
-      TableEntry entry = (TableEntry) each.getValue();
+    for (Map.Entry<String, Entry> each : entries.entrySet()) {
+      Entry entry = each.getValue();
       last = Math.max(last, entry.end);
-      canaries |= entry.action == TableEntry.CANARY;
-      (HostNames.address((String) each.getKey()) == null ? idsOfNames : idsOfAddresses).add(entry.id);
+      canaries |= entry.action == Entry.CANARY;
+      (HostNames.address(each.getKey()) == null ? idsOfNames : idsOfAddresses).add(entry.id);
     }
     lastEnd = last;
     hasCanaries = canaries;
   }
 
-  /* Reads to the end of the text, or to the first error. Throws InvalidTableException for anything but a whole table
+  /* Reads to the end of the text, or to the first error. Throws InvalidException for anything but a whole table
      within the limits of TableReader, and what the reader throws. */
   static Table read(Reader text) throws IOException {
     return new TableReader(text).table();
@@ -61,13 +95,13 @@ final class Table {
     return entries.size();
   }
 
-  Map entries() {
+  Map<String, Entry> entries() {
     return entries;
   }
 
   /* The entry of this key; null if there is none, or if its block has ended at `now`. */
-  TableEntry current(String key, long now) {
-    TableEntry entry = (TableEntry) entries.get(key);
+  Entry current(String key, long now) {
+    Entry entry = entries.get(key);
     return entry == null || entry.ended(now) ? null : entry;
   }
 

@@ -1,7 +1,5 @@
 package blocklist.spark;
 
-import java.io.IOException;
-import java.io.Reader;
 import java.util.concurrent.TimeUnit;
 
 /** Waits for the next table and hands it over. */
@@ -9,11 +7,6 @@ final class TableLoop extends Loop {
   private static final int WAIT_SECONDS = 50;
   private static final long PAUSE = 1000;
   private static final long SHORT_PAUSE = 20;
-  private static final BodyReader READER = new BodyReader() {
-    public Object read(Reader text) throws IOException {
-      return Table.read(text);
-    }
-  };
 
   private final ServiceClient client;
   private final BlocklistAgent agent;
@@ -34,13 +27,13 @@ final class TableLoop extends Loop {
   long runOnce() throws Exception {
     long began = System.nanoTime();
     String before = etag;
-    Response response = client.send("GET", "/blocklist/table", null, etag, etag == null ? 0 : WAIT_SECONDS, READER);
-    if (response.status != 200 && response.status != 304) throw new HttpException("GET /blocklist/table", response);
+    ServiceClient.Response<Table> response = client.send("GET", "/blocklist/table", null, etag, etag == null ? 0 : WAIT_SECONDS, Table::read);
+    if (response.status != 200 && response.status != 304) throw new ServiceClient.HttpException("GET /blocklist/table", response);
     // Before the table is in force, because a start returns then, and its status must not say that there is no service.
     connected = true;
     agent.onDate(response.date);
     if (response.status == 200) {
-      agent.onTable((Table) response.body, response.history);
+      agent.onTable(response.body, response.history);
       etag = response.etag;
     }
     boolean isNew = response.status == 200 && etag != null && !etag.equals(before);

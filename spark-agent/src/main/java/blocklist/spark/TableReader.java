@@ -3,6 +3,7 @@ package blocklist.spark;
 import java.io.IOException;
 import java.io.Reader;
 import java.util.HashMap;
+import java.util.Map;
 
 /*
  * Reads a table, or refuses the whole text: half a table would free hosts that are blocked.
@@ -42,13 +43,13 @@ final class TableReader {
     if (!head[3].matches("[0-9]{1,9}")) throw invalid("the number of lines is not a number: " + quoted(head[3]));
     int lines = Integer.parseInt(head[3]);
     if (lines > MAX_LINES) throw invalid("the table has " + lines + " lines, more than " + MAX_LINES);
-    HashMap entries = new HashMap();
+    Map<String, Table.Entry> entries = new HashMap<>();
     while (entries.size() < lines) add(entries);
-    if (next() >= 0) throw new InvalidTableException("The table has more than the " + lines + " lines that its first line says.");
+    if (next() >= 0) throw new Table.InvalidException("The table has more than the " + lines + " lines that its first line says.");
     return new Table(Long.parseLong(head[2]), entries);
   }
 
-  private void add(HashMap entries) throws IOException {
+  private void add(Map<String, Table.Entry> entries) throws IOException {
     String[] fields = split(nextLine(), '\t', FIELDS);
     if (fields == null) throw invalid("it does not have " + FIELDS + " fields, separated by tabs");
     checkKey(fields[0]);
@@ -57,14 +58,14 @@ final class TableReader {
     int action = action(fields[2]);
     if (!id.equals(fields[3])) rank++;
     share(fields[3], fields[4]);
-    TableEntry entry = new TableEntry(rank, end(fields[1]), action, id, cause);
+    Table.Entry entry = new Table.Entry(rank, end(fields[1]), action, id, cause);
     if (entries.put(fields[0], entry) != null) throw invalid("the key is there twice: " + quoted(fields[0]));
   }
 
   private int action(String text) throws IOException {
-    if ("mark".equals(text)) return TableEntry.MARK;
-    if ("evacuate".equals(text)) return TableEntry.EVACUATE;
-    if ("canary".equals(text)) return TableEntry.CANARY;
+    if ("mark".equals(text)) return Table.Entry.MARK;
+    if ("evacuate".equals(text)) return Table.Entry.EVACUATE;
+    if ("canary".equals(text)) return Table.Entry.CANARY;
     throw invalid("the action is not canary, mark or evacuate: " + quoted(text));
   }
 
@@ -117,7 +118,7 @@ final class TableReader {
         return -1;
       }
       total += filled;
-      if (total > MAX_CHARS + buffer.length) throw new InvalidTableException("The table is longer than " + MAX_CHARS + " characters.");
+      if (total > MAX_CHARS + buffer.length) throw new Table.InvalidException("The table is longer than " + MAX_CHARS + " characters.");
     }
     return buffer[at++];
   }
@@ -127,8 +128,8 @@ final class TableReader {
     return found.length == fields ? found : null;
   }
 
-  private InvalidTableException invalid(String why) {
-    return new InvalidTableException("Line " + line + " of the table is not valid: " + why + ".");
+  private Table.InvalidException invalid(String why) {
+    return new Table.InvalidException("Line " + line + " of the table is not valid: " + why + ".");
   }
 
   /* What somebody sent, fit for a log. */

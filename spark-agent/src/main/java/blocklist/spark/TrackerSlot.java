@@ -2,7 +2,6 @@ package blocklist.spark;
 
 import java.lang.reflect.Field;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.HealthTracker;
@@ -23,7 +22,7 @@ final class TrackerSlot {
 
   private final SparkContext sc;
   private final TaskSchedulerImpl scheduler;
-  private final Map limits = new HashMap();
+  private final Map<String, scala.Option<String>> limits = new HashMap<>();
   private HealthTracker own = null;
   private boolean taken = false;
 
@@ -49,8 +48,7 @@ final class TrackerSlot {
   }
 
   boolean isInstalled(HealthTracker tracker) {
-    scala.Option present = scheduler.healthTrackerOpt();
-    return present.isDefined() && present.get() == tracker;
+    return present() == tracker;
   }
 
   void install(BlocklistTracker tracker) throws Exception {
@@ -68,30 +66,27 @@ final class TrackerSlot {
   }
 
   private HealthTracker present() {
-    scala.Option present = scheduler.healthTrackerOpt();
-    return present.isDefined() ? (HealthTracker) present.get() : null;
+    return Scala.orNull(scheduler.healthTrackerOpt());
   }
 
   private void set(HealthTracker tracker) throws Exception {
     Field field = TaskSchedulerImpl.class.getDeclaredField("healthTrackerOpt");
     field.setAccessible(true);
-    field.set(scheduler, scala.Option.apply((Object) tracker));
+    field.set(scheduler, scala.Option.apply(tracker));
   }
 
   private void raiseLimits() {
-    for (int i = 0; i < LIMITS.length; i++) {
-      if (!limits.containsKey(LIMITS[i])) limits.put(LIMITS[i], sc.conf().getOption(LIMITS[i]));
-      sc.conf().set(LIMITS[i], String.valueOf(Integer.MAX_VALUE));
+    for (String limit : LIMITS) {
+      if (!limits.containsKey(limit)) limits.put(limit, sc.conf().getOption(limit));
+      sc.conf().set(limit, String.valueOf(Integer.MAX_VALUE));
     }
   }
 
   private void lowerLimits() {
-    for (Iterator it = limits.entrySet().iterator(); it.hasNext();) {
-      Map.Entry limit = (Map.Entry) it.next();
-      scala.Option before = (scala.Option) limit.getValue();
-      if (before.isDefined()) sc.conf().set((String) limit.getKey(), (String) before.get());
-      else sc.conf().remove((String) limit.getKey());
-    }
+    limits.forEach((limit, before) -> {
+      if (before.isDefined()) sc.conf().set(limit, before.get());
+      else sc.conf().remove(limit);
+    });
     limits.clear();
   }
 }

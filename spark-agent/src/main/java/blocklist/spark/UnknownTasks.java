@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -43,16 +42,16 @@ final class UnknownTasks {
 
   private final HostDirectory directory;
   /** Executors with tasks, by id, when they were last seen. */
-  private Map busy = new HashMap();
-  private final Map lost = new LinkedHashMap();
+  private Map<String, Executor> busy = new HashMap<>();
+  private final Map<String, Lost> lost = new LinkedHashMap<>();
   /** Executor to the time at which a killed task was last seen on it. */
-  private final Map killedAt = new HashMap();
+  private final Map<String, Long> killedAt = new HashMap<>();
   /** How many executors were lost beyond MAX_LOST; when the first and the last of them were. */
   private int further = 0;
   private String furtherSince = "";
   private long furtherAt = 0;
   /** Those of them that the scheduler still lists. */
-  private final Set furtherIds = new HashSet();
+  private final Set<String> furtherIds = new HashSet<>();
 
   UnknownTasks(HostDirectory directory) {
     this.directory = directory;
@@ -60,12 +59,12 @@ final class UnknownTasks {
 
   /** A task on this executor is to be killed, or has been and still runs. */
   void onKilledTask(String executor, long now) {
-    killedAt.put(executor, Long.valueOf(now));
+    killedAt.put(executor, now);
   }
 
   /** {@code withTasks} is the executor, if its stages know of tasks that were lost with it; else null. */
   void onRemoved(String executor, Executor withTasks, long now) {
-    Executor known = (Executor) busy.remove(executor);
+    Executor known = busy.remove(executor);
     if (withTasks != null) known = withTasks;
     if (known == null) return;
     if (lost.containsKey(executor) || lost.size() < MAX_LOST) {
@@ -79,16 +78,15 @@ final class UnknownTasks {
   }
 
   /** The executors with what is known about their tasks, and the lost ones. */
-  List observe(List executors, long now) {
+  List<Executor> observe(List<Executor> executors, long now) {
     if (further > 0 && now - furtherAt >= LOST_MILLIS) {
       further = 0;
       furtherIds.clear();
     }
-    busy = new HashMap();
-    List known = new ArrayList();
-    Set ids = new HashSet();
-    for (Iterator it = executors.iterator(); it.hasNext();) {
-      Executor executor = (Executor) it.next();
+    busy = new HashMap<>();
+    List<Executor> known = new ArrayList<>();
+    Collection<String> ids = new HashSet<>();
+    for (Executor executor : executors) {
       ids.add(executor.id);
       // On YARN it is listed, without tasks, until YARN says why it was lost.
       if (lost.containsKey(executor.id)) continue;
@@ -98,11 +96,8 @@ final class UnknownTasks {
     }
     killedAt.keySet().retainAll(ids);
     furtherIds.retainAll(ids);
-    for (Iterator it = lost.values().iterator(); it.hasNext();) {
-      Lost one = (Lost) it.next();
-      if (now - one.at >= LOST_MILLIS) it.remove();
-      else known.add(one.executor);
-    }
+    lost.values().removeIf(one -> now - one.at >= LOST_MILLIS);
+    for (Lost one : lost.values()) known.add(one.executor);
     return known;
   }
 
@@ -110,30 +105,29 @@ final class UnknownTasks {
    * Node id to the reason why its evacuation may not be complete, whether or not its host still has an executor.
    * {@code now} is the wall clock's, as the ends of blocks are.
    */
-  Map refused(HostExclusions exclusions, long now) {
-    Map reasons = new TreeMap();
+  Map<String, String> refused(HostExclusions exclusions, long now) {
+    Map<String, String> reasons = new TreeMap<>();
     if (further > 0) addFurther(reasons, exclusions.evacuatingIds(now));
     // One for all: Spark's scheduler waits meanwhile.
     HostMatcher matcher = lost.isEmpty() ? null : exclusions.matcher(now);
-    for (Iterator it = lost.values().iterator(); it.hasNext();) {
-      Lost one = (Lost) it.next();
+    for (Lost one : lost.values()) {
       HostBlock block = matcher.blockOfFurther(new LiveHost(one.executor.host, one.executor.node, false, one.names, LiveHost.LONG_AGO));
       if (block == null) continue;
       String reason = "Unknown since " + one.since + ": executor " + one.executor.id + " on host " + one.executor.node
         + " was lost with " + one.tasks + " running tasks, whose processes may still write.";
-      for (Iterator ids = block.evacuatingIds().iterator(); ids.hasNext();) reasons.put(ids.next(), reason);
+      for (String each : block.evacuatingIds()) reasons.put(each, reason);
     }
     return reasons;
   }
 
-  private void addFurther(Map reasons, Collection ids) {
+  private void addFurther(Map<String, String> reasons, Collection<String> ids) {
     String reason = "Unknown since " + furtherSince + ": " + further + " more executors than the " + MAX_LOST
       + " that are remembered were lost with running tasks, and may have been on this node; their processes may still write.";
-    for (Iterator it = ids.iterator(); it.hasNext();) reasons.put(it.next(), reason);
+    for (String each : ids) reasons.put(each, reason);
   }
 
   private boolean isSettling(String executor, long now) {
-    Long at = (Long) killedAt.get(executor);
-    return at != null && now - at.longValue() < SETTLE_MILLIS;
+    Long at = killedAt.get(executor);
+    return at != null && now - at < SETTLE_MILLIS;
   }
 }
