@@ -1,13 +1,9 @@
-"""Compiles the applications of the tests with what every Spark ships: Janino for Java, and Scala's compiler.
-
-A Java to run them is enough; a JDK is not needed.
-"""
+"""Compiles the applications of the tests: with javac, and with Scala's compiler, which every Spark ships."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,8 +15,6 @@ from demo.java_home import java_home
 from tests.class_archive import installation_digest
 
 SOURCES: Final = Path(__file__).parent / "sources"
-_JANINO: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
-_SCALA: Final = "scala.tools.nsc.Main"
 
 
 def compile_applications(spark_home: Path) -> Path:
@@ -32,16 +26,27 @@ def compile_applications(spark_home: Path) -> Path:
     with jar.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Another worker may be making it, too.
         if not jar.exists():
-            _compile_java(spark_home, Path(folder))
-            _run(spark_home, _SCALA, "-usejavacp", "-d", folder, SOURCES / "Rounds.scala")
+            _run(
+                "javac",
+                "--release",
+                "8",
+                "-nowarn",
+                "-cp",
+                f"{spark_home}/jars/*",
+                "-d",
+                folder,
+                SOURCES / "Rounds.java",
+            )
+            java = [
+                java_home() / "bin" / "java",
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                "-cp",
+                f"{spark_home}/jars/*",
+            ]
+            _run(*java, "scala.tools.nsc.Main", "-usejavacp", "-d", folder, SOURCES / "Rounds.scala")
             _archive(Path(folder), jar)
     return jar
-
-
-def _compile_java(spark_home: Path, classes: Path) -> None:
-    # Janino needs all of Spark's jars: it reads the signatures of a whole class before it picks a method.
-    path = os.pathsep.join(str(jar) for jar in sorted((spark_home / "jars").glob("*.jar")))
-    _run(spark_home, _JANINO, "-d", classes, "-classpath", path, SOURCES / "Rounds.java")
 
 
 def _archive(classes: Path, jar: Path) -> None:
@@ -52,9 +57,7 @@ def _archive(classes: Path, jar: Path) -> None:
     unfinished.replace(jar)
 
 
-def _run(spark_home: Path, main: str, *arguments: object) -> None:
-    java = java_home() / "bin" / "java"
-    command = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{spark_home}/jars/*", main, *arguments]
+def _run(*command: object) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
-        raise RuntimeError(f"{main} failed:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")

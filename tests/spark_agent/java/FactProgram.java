@@ -77,7 +77,7 @@ public final class FactProgram {
     entries.put("n1", new Table.Entry(1, Long.MAX_VALUE, Table.Entry.MARK, "n1", "disk"));
     Table before = new Table(5, entries);
     Table next = new Table(6, entries);
-    PlacementStatus status = new PlacementStatus(before, Collections.emptySet(), true, null, Collections.singletonMap("n1", "why"));
+    Placement.Status status = new Placement.Status(before, Collections.emptySet(), true, null, Collections.singletonMap("n1", "why"));
     return status.refused(next, 0).equals(Collections.singletonMap("n1", "why")) && status.refused(new Table(7, new HashMap<>()), 0).isEmpty()
       && !status.isInForce(next, Plan.EMPTY, 0);
   }

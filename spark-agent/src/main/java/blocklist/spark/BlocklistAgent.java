@@ -1,5 +1,6 @@
 package blocklist.spark;
 
+import blocklist.spark.EvidenceCollector.Observation;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;

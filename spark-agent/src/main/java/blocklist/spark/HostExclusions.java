@@ -31,7 +31,6 @@ final class HostExclusions {
   private final EvacuationLimit limit;
   private final ExclusionEvents events;
   private final Canaries canaries = new Canaries();
-  private final BackendExecutors backend;
   private final Runnable onRefused;
   private final ServiceClock clock;
 
@@ -67,7 +66,6 @@ final class HostExclusions {
     this.directory = directory;
     this.limit = limit;
     this.events = new ExclusionEvents(sc);
-    this.backend = new BackendExecutors(sc);
   }
 
   /** Begin, with Spark's own tracker, which may be null. Hosts that are there already are not held back. */
@@ -242,8 +240,8 @@ final class HostExclusions {
     requiredUntil.keySet().retainAll(live.keySet());
     noteJoined(now);
     int needed = table.ended(now) ? 0 : state.barrierSlotsNeeded();
-    Map<String, Integer> slots = needed == 0 ? new HashMap<>() : backend.slots();
-    Map<String, Integer> profiles = table.hasCanaries ? backend.resourceProfiles() : new HashMap<>();
+    Map<String, Integer> slots = needed == 0 ? new HashMap<>() : state.slots();
+    Map<String, Integer> profiles = table.hasCanaries ? state.resourceProfiles() : new HashMap<>();
     Set<String> barrierHosts = table.ended(now) ? new HashSet<>() : state.barrierHosts();
     List<LiveHost> hosts = new ArrayList<>();
     for (String name : live.keySet()) {

@@ -1,6 +1,7 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.Comparator;
@@ -93,6 +94,105 @@ final class Placement {
         waiting = false;
       }
       return givingWay;
+    }
+  }
+
+  /** What the placement of new pods follows from in the scheduler, at one moment. Immutable. */
+  static final class Input {
+    final Table table;
+    /** The names of blocked nodes that stay open for tasks. */
+    final Set<String> openNodes;
+    /** Whether Spark may start tasks on a live host. */
+    final boolean hasOpenExecutor;
+    /** The ids of all executors that have registered. */
+    final Set<String> registered;
+    /** Node to the list of its names and addresses, for the live hosts whose names are known. */
+    private final Map<String, Set<String>> namesByNode = new HashMap<>();
+
+    Input(Table table, Plan plan, List<LiveHost> liveHosts, Set<String> registered) {
+      this.table = table;
+      this.openNodes = openNodes(plan);
+      this.registered = registered;
+      boolean open = false;
+      for (LiveHost host : liveHosts) {
+        open |= host.open && !plan.excludes(host.name);
+        if (host.names != null) namesByNode.computeIfAbsent(host.node, node -> new HashSet<>()).addAll(Arrays.asList(host.names));
+      }
+      hasOpenExecutor = open;
+    }
+
+    static Set<String> openNodes(Plan plan) {
+      Set<String> open = new HashSet<>();
+      for (HostBlock block : plan.matched.values()) {
+        if (!plan.covered.containsKey(block.host)) open.add(block.node);
+      }
+      return open;
+    }
+
+    /** Those of the live hosts, and those of these pods. */
+    List<Placement.Node> nodes(Iterable<ExecutorPods.Pod> pods) {
+      Map<String, Set<String>> all = new HashMap<>();
+      namesByNode.forEach((node, names) -> all.put(node, new HashSet<>(names)));
+      for (ExecutorPods.Pod pod : pods) {
+        if (pod.node == null) continue;
+        Set<String> names = all.computeIfAbsent(pod.node, node -> new HashSet<>());
+        names.add(HostNames.normalize(pod.node));
+        names.addAll(Arrays.asList(pod.nodeAddresses));
+        // The address of a pod that has ended may be another one's.
+        if (!pod.ending) names.addAll(Arrays.asList(pod.addresses));
+      }
+      List<Placement.Node> nodes = new ArrayList<>();
+      all.forEach((node, names) -> nodes.add(new Placement.Node(node, names.toArray(new String[0]), openNodes.contains(node))));
+      return nodes;
+    }
+  }
+
+  /** Whether new pods keep off the blocked nodes. Immutable. */
+  static final class Status {
+    /** Where the agent does not place pods: nothing is waited for, and nothing is refused. */
+    static final Status OFF = new Status(null, Collections.emptySet(), true, null, Collections.emptyMap());
+
+    private final Table table;
+    private final Set<String> openNodes;
+    private final boolean settled;
+    private final String failure;
+    private final Map<String, String> refused;
+
+    /**
+     * {@code settled}: no pod that may still start on a blocked node is without a node. {@code failure}: why new pods do
+     * not keep off any node; null if they do. {@code refused}: node id to reason.
+     */
+    Status(Table table, Set<String> openNodes, boolean settled, String failure, Map<String, String> refused) {
+      this.table = table;
+      this.openNodes = openNodes;
+      this.settled = settled;
+      this.failure = failure;
+      this.refused = refused;
+    }
+
+    /** Whether the blocks of this table, other than the refused ones, are in force for new pods. */
+    boolean isInForce(Table present, Plan plan, long now) {
+      if (this == OFF || failure != null || present.ended(now)) return true;
+      return settled && table == present && openNodes.equals(Placement.Input.openNodes(plan));
+    }
+
+    /**
+     * Node id to the reason why new executors may start there. Those of the table before stand until it is known what
+     * follows from this one: the service counts a block that it was told of as applied once it is no longer refused.
+     */
+    Map<String, String> refused(Table present, long now) {
+      if (failure == null) return table == present ? refused : stillRefused(present);
+      Map<String, String> all = new TreeMap<>();
+      for (Table.Entry entry : present.entries().values())
+        if (!entry.ended(now) && all.size() <= Report.MAX_REFUSED) all.put(entry.id, failure);
+      return all;
+    }
+
+    private Map<String, String> stillRefused(Table present) {
+      Map<String, String> still = new TreeMap<>();
+      if (refused.isEmpty()) return still;
+      for (Table.Entry entry : present.entries().values()) if (refused.containsKey(entry.id)) still.put(entry.id, refused.get(entry.id));
+      return still;
     }
   }
 

@@ -32,9 +32,9 @@ final class PodPlacementLoop extends Loop {
   private final ExecutorPods backend;
   private final PodTemplateFile template;
   private final Placement.Guard guard = new Placement.Guard();
-  private volatile PlacementStatus status = PlacementStatus.OFF;
+  private volatile Placement.Status status = Placement.Status.OFF;
 
-  private PlacementInput input = null;
+  private Placement.Input input = null;
   private Placement placement = null;
   private int givingWay = 0;
   private boolean active = false;
@@ -59,10 +59,10 @@ final class PodPlacementLoop extends Loop {
     if (why != null) {
       LOG.warn("New executors may start on blocked nodes: {}.", why);
       status = failed(why);
-    } else status = new PlacementStatus(null, Collections.emptySet(), false, null, Collections.emptyMap());
+    } else status = new Placement.Status(null, Collections.emptySet(), false, null, Collections.emptyMap());
   }
 
-  PlacementStatus status() {
+  Placement.Status status() {
     return status;
   }
 
@@ -71,7 +71,7 @@ final class PodPlacementLoop extends Loop {
   }
 
   long runOnce() throws Exception {
-    PlacementInput next = control.placementInput();
+    Placement.Input next = control.placementInput();
     long now = control.now();
     if (sc.isStopped() || isClosed() || (!active && next.table.ended(now))) return TICK;
     active = true;
@@ -90,27 +90,27 @@ final class PodPlacementLoop extends Loop {
     return settled ? TICK : SHORT_TICK;
   }
 
-  private boolean mustDecide(PlacementInput next, long now) {
-    PlacementInput before = input;
+  private boolean mustDecide(Placement.Input next, long now) {
+    Placement.Input before = input;
     input = next;
     return placement == null || before.table != next.table || !before.openNodes.equals(next.openNodes) || now >= placement.validUntil;
   }
 
-  private void decide(PlacementInput next, Map<Long, ExecutorPods.Pod> pods, long now) throws Exception {
+  private void decide(Placement.Input next, Map<Long, ExecutorPods.Pod> pods, long now) throws Exception {
     int maxNames = next.table.ended(now) ? 1 : Placement.MAX_NAMES / template.terms();
     placement = Placement.make(next.table, next.nodes(pods.values()), givingWay, Math.max(1, maxNames), now);
   }
 
-  private PlacementStatus status(boolean settled, Map<String, String> refused) {
+  private Placement.Status status(boolean settled, Map<String, String> refused) {
     long now = Times.monotonic();
     if (settled) unsettledSince = -1;
     else if (unsettledSince < 0) unsettledSince = now;
     if (!settled && now - unsettledSince >= UNKNOWN_MILLIS) return failed("it is not known whether pods made before the block have a node");
-    return new PlacementStatus(input.table, input.openNodes, settled, null, refused);
+    return new Placement.Status(input.table, input.openNodes, settled, null, refused);
   }
 
-  private static PlacementStatus failed(String why) {
-    return new PlacementStatus(null, Collections.emptySet(), false, Refusals.newPods(why + "."), Collections.emptyMap());
+  private static Placement.Status failed(String why) {
+    return new Placement.Status(null, Collections.emptySet(), false, Refusals.newPods(why + "."), Collections.emptyMap());
   }
 
   /** Whether no pod is left that may start on a node that is now excluded. Refused pods count as settled. */

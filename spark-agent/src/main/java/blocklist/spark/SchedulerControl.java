@@ -1,5 +1,6 @@
 package blocklist.spark;
 
+import blocklist.spark.EvidenceCollector.Observation;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
@@ -68,11 +69,11 @@ final class SchedulerControl {
     return clock.now();
   }
 
-  PlacementInput placementInput() {
+  Placement.Input placementInput() {
     synchronized (scheduler) {
       Set<String> registered = new HashSet<>();
       for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) registered.add(executor._1());
-      return new PlacementInput(exclusions.table(), exclusions.plan(), exclusions.liveHosts(), registered);
+      return new Placement.Input(exclusions.table(), exclusions.plan(), exclusions.liveHosts(), registered);
     }
   }
 
@@ -176,7 +177,7 @@ final class SchedulerControl {
       long now = clock.now();
       evacuation.observe(Times.monotonic());
       List<Executor> executors = unknown.observe(state.executors(directory), Times.monotonic());
-      PlacementStatus pods = placement == null ? PlacementStatus.OFF : placement.status();
+      Placement.Status pods = placement == null ? Placement.Status.OFF : placement.status();
       boolean inForce = working && pods.isInForce(exclusions.table(), exclusions.plan(), now);
       Map<String, String> refused = new TreeMap<>(pods.refused(exclusions.table(), now));
       refused.putAll(exclusions.unknown(now));
@@ -186,7 +187,7 @@ final class SchedulerControl {
     }
   }
 
-  /** Observations: the hosts that Spark's own tracker excludes for the application. */
+  /** The hosts that Spark's own tracker excludes for the application. */
   List<Observation> ownExclusions() {
     synchronized (scheduler) {
       return tracker == null || tracker.own() == null ? new ArrayList<>() : SchedulerState.exclusions(tracker.own());

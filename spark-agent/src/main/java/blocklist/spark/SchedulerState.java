@@ -1,5 +1,8 @@
 package blocklist.spark;
 
+import blocklist.spark.EvidenceCollector.Observation;
+import java.math.BigDecimal;
+import java.math.RoundingMode;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -7,7 +10,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.ExecutorAllocationClient;
+import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.scheduler.SchedulerBackend;
 import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.TaskSetExcludelist;
@@ -17,8 +22,9 @@ import org.apache.spark.scheduler.TaskSetManager;
 final class SchedulerState {
   /** Set by Spark's ContinuousExecution for the stages of its query. */
   private static final String CONTINUOUS = "__is_continuous_processing";
-
   private static final long JUST_NOW_MILLIS = 1000;
+  private static final String BACKEND = "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend";
+  private static final String EXECUTORS = BACKEND.replace('.', '$') + "$$executorDataMap";
 
   private final TaskSchedulerImpl scheduler;
 
@@ -182,5 +188,33 @@ final class SchedulerState {
       if (stage.getCompletelyExcludedTaskIfAny(scheduler.hostToExecutors()).isDefined()) return true;
     }
     return false;
+  }
+
+  /** Executor to the number of tasks that it runs at a time. */
+  Map<String, Integer> slots() throws Exception {
+    BigDecimal cpus = new BigDecimal(scheduler.sc().conf().get("spark.task.cpus", "1"));
+    Map<String, Integer> slots = integers("totalCores");
+    slots.replaceAll((executor, cores) -> new BigDecimal(cores).divide(cpus, 0, RoundingMode.DOWN).intValue());
+    return slots;
+  }
+
+  /** Executor to the id of its resource profile. */
+  Map<String, Integer> resourceProfiles() throws Exception {
+    return integers("resourceProfileId");
+  }
+
+  /** Executor to the value of this field of ExecutorData; nothing if the backend is not known. */
+  private Map<String, Integer> integers(String field) throws Exception {
+    Map<String, Integer> values = new HashMap<>();
+    SchedulerBackend backend = scheduler.backend();
+    Class<?> known = Class.forName(BACKEND, true, SparkContext.class.getClassLoader());
+    if (!known.isInstance(backend)) return values;
+    // The backend's lock is taken within the scheduler's, as in CoarseGrainedSchedulerBackend.withLock.
+    synchronized (backend) {
+      scala.collection.mutable.HashMap<?, ?> executors = (scala.collection.mutable.HashMap<?, ?>) known.getMethod(EXECUTORS).invoke(backend);
+      for (scala.Tuple2<?, ?> executor : Scala.each(executors.iterator()))
+        values.put((String) executor._1(), (Integer) Scala.call(executor._2(), field));
+    }
+    return values;
   }
 }
