@@ -1,4 +1,4 @@
-"""The agent is started by configuration and by Python, again and again and at the same time: there is one."""
+"""How the agent is started: by configuration with slips, and by Python, again and again and at the same time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Final
 
 import pytest
 
-from tests.applications.application import Kind
+from tests.applications.application import TASKS, Kind
 from tests.applications.conftest import Service, StartApplication
+from tests.applications.kinds import JAVA
 
 pytestmark = pytest.mark.timeout(600)
 STARTS: Final = Kind(name="starts", command="{submit} {sources}/starts.py {commands} {results}")
@@ -32,4 +33,25 @@ def test_a_start_during_the_stop_of_the_last_one_gets_an_agent(service: Service,
         application.send("4")
         # The threads of one that ends may still be there.
         assert application.result(300).number > 0
+    application.end()
+
+
+def test_a_wrong_setting_is_named_and_the_default_is_used(service: Service, start: StartApplication) -> None:
+    wrong = {
+        "spark__blocklist__keepHosts": "many",
+        "spark__blocklist__reportEvidence": "yes",
+        "spark__blocklist__startWait": "soon",
+        "spark__blocklist__urll": service.url,
+    }
+    application = start(JAVA, spark__master="local[2]", **wrong)
+    service.await_listener()
+    service.block("other-node")
+    assert application.round().number == TASKS
+    for message in (
+        "spark.blocklist.keepHosts is not an integer: many. The agent uses 1.",
+        "spark.blocklist.reportEvidence is not true or false: yes. The agent uses false.",
+        "spark.blocklist.startWait is not a number of seconds: soon. The agent uses 2.0.",
+        "spark.blocklist.urll is not a setting; there are [url, tokenFile, ",
+    ):
+        assert application.log().count(message) == 1, message
     application.end()
