@@ -118,7 +118,7 @@ final class EvidenceCollector {
     });
     for (String host : fresh) {
       int itsTasks = tasks.get(host);
-      int itsStages = ((Set) stages.get(host)).size();
+      int itsStages = stages.get(host).size();
       if (itsStages >= MIN_STAGES || itsTasks >= MIN_TASKS) put(found, host, "slow", sentence(itsTasks, itsStages));
     }
   }

@@ -74,21 +74,18 @@ final class Plan {
   /* When the plan is to be made anew even if nothing else changes, in Unix milliseconds: a block or a hold ends. */
   final long validUntil;
 
-  private Plan(
-    Map<String, HostBlock> covered, Map<String, List<String>> canaries, Map<String, String> closedExecutors, Set<String> provisional, Set<String> announced, Set<String> held, Set<String> evacuated, Map<String, HostBlock> matched, Map<String, String> refused,
-    long validUntil
-  ) {
+  private Plan(Maker maker, Map<String, HostBlock> covered, Map<String, HostBlock> matched, Set<String> announced) {
     this.covered = Collections.unmodifiableMap(covered);
     this.closedHosts = closedHosts(covered);
-    this.canaries = Collections.unmodifiableMap(canaries);
-    this.closedExecutors = Collections.unmodifiableMap(closedExecutors);
-    this.provisional = Collections.unmodifiableSet(provisional);
+    this.canaries = Collections.unmodifiableMap(maker.canaries(covered));
+    this.closedExecutors = Collections.unmodifiableMap(maker.closedExecutors(covered));
+    this.provisional = Collections.unmodifiableSet(maker.provisional);
     this.announced = Collections.unmodifiableSet(announced);
-    this.held = Collections.unmodifiableSet(held);
-    this.evacuated = Collections.unmodifiableSet(evacuated);
+    this.held = Collections.unmodifiableSet(maker.held);
+    this.evacuated = Collections.unmodifiableSet(maker.evacuated(covered));
     this.matched = Collections.unmodifiableMap(matched);
-    this.refused = Collections.unmodifiableMap(refused);
-    this.validUntil = validUntil;
+    this.refused = Collections.unmodifiableMap(maker.refused());
+    this.validUntil = maker.validUntil;
   }
 
   /* Decide at `now` (Unix ms) for these LiveHosts, whose names differ. */
@@ -178,7 +175,7 @@ final class Plan {
         if (leftOpen.containsKey(block.host) && host(block).unannounced) announced.add(block.host);
         if (!leftOpen.containsKey(block.host) || host(block).unannounced) covered.put(block.host, block);
       }
-      return new Plan(covered, canaries(covered), closedExecutors(covered), provisional, announced, held, evacuated(covered), matched, refused(), validUntil);
+      return new Plan(this, covered, matched, announced);
     }
 
     private void openRequired() {
