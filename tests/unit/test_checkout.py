@@ -52,7 +52,11 @@ def test_the_wheel_ships_the_package_alone(tmp_path: Path) -> None:
     subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} <= {"blocklist", wheel.name.partition("-py3")[0] + ".dist-info"}
+    release = wheel.name.partition("-py3")[0]
+    assert {name.partition("/")[0] for name in names} <= {"blocklist", f"{release}.dist-info", f"{release}.data"}
+    # Installed into sys.prefix.
+    [unit] = [name for name in names if name.startswith(f"{release}.data/")]
+    assert unit.endswith("/share/blocklist/blocklist.service")
     assert "blocklist/py.typed" in names
     # Here the build finds PySpark; without a JDK the wheel has no jar.
     assert ("blocklist/spark/blocklist-spark.jar" in names) == (JAR.exists() or shutil.which("javac") is not None)
