@@ -102,7 +102,7 @@ class Credential:
     def use(self, now: int) -> bool:
         """Record a use; returns whether it is valid."""
         self.last_used_at = now
-        return now < self.expires_at
+        return self.is_valid(now)
 
     def invalidate(self) -> None:
         """Make it invalid from now on, and close its streams."""

@@ -272,11 +272,21 @@ def _what(value: object) -> str:
     return kinds.get(type(value), "something else")
 
 
-class OidcVerifier:
-    """Verifies JWTs of one issuer, and caches their credentials until they expire or their key is withdrawn.
+class JwtCredential(Credential):
+    """The credential of a JWT, with the id of its key: valid while the issuer publishes that."""
 
-    The id of a credential is that of the key.
-    """
+    __slots__ = ("_keys",)
+
+    def __init__(self, principal: Principal, keys: JwksCache, key_id: str, expires_at: int) -> None:
+        super().__init__(principal, expires_at=expires_at, id=key_id)
+        self._keys = keys
+
+    def is_valid(self, now: int) -> bool:
+        return super().is_valid(now) and self._keys.has(self.id)
+
+
+class OidcVerifier:
+    """Verifies JWTs of one issuer, and caches their credentials until they expire or their key is withdrawn."""
 
     def __init__(self, rules: JwtRules, fetch_keys: Callable[[], Awaitable[Keys]], clock: Callable[[], int]) -> None:
         self._rules = rules
@@ -287,9 +297,7 @@ class OidcVerifier:
     def cached(self, text: bytes) -> Credential | None:
         """The credential of a JWT that was verified before and is still valid. Records a use."""
         credential = self._cached.get(digest_of(text))
-        if credential is None or not self._keys.has(credential.id):
-            return None
-        return credential if credential.use(self._clock()) else None
+        return credential if credential is not None and credential.use(self._clock()) else None
 
     async def verify(self, text: bytes) -> Credential:
         """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if it gives no role."""
@@ -307,7 +315,7 @@ class OidcVerifier:
             # Not the library's own message, which may repeat parts of the token.
             raise UnauthorizedError(_SENTENCES.get(type(error), "The JWT is not valid."), given=True) from None
         expires_at = (int(claims["exp"]) + LEEWAY_SECONDS) * 1000
-        credential = Credential(self._rules.principal(claims), expires_at=expires_at, id=key.id)
+        credential = JwtCredential(self._rules.principal(claims), self._keys, key.id, expires_at)
         self._cached.add(digest_of(text), credential)
         return credential
 
@@ -328,7 +336,7 @@ class OidcVerifier:
         """Remove the credentials that have expired, and those whose key is withdrawn; close their streams."""
         now = self._clock()
         for digest, credential in list(self._cached.items()):
-            if not credential.is_valid(now) or not self._keys.has(credential.id):
+            if not credential.is_valid(now):
                 self._cached.pop(digest).invalidate()
         if self._cached:
             self._keys.refresh_old()

@@ -34,6 +34,11 @@ class Session(Credential):
         self.csrf = stored.csrf
         self.address = stored.address
 
+    def close(self) -> None:
+        """Its token has ended: what still waits with it is refused."""
+        self.expires_at = 0
+        super().close()
+
 
 class Sessions:
     """Creates, finds and ends sessions. Belongs to the event loop.

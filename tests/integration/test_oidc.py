@@ -25,6 +25,7 @@ from tests.integration.event_stream import next_events, watching
 from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, rsa_key, running_issuer
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
+from tests.integration.raw_http import connection_to, read_response, request
 from tests.integration.secured import SecuredInProcess, check_valid_until_expiry, secured_in_process
 
 
@@ -186,6 +187,18 @@ def ends(events: Iterator[ServerSentEvent]) -> bool:
     return [event.event for event in events] in ([], ["bye"])
 
 
+def log_in(secured: SecuredInProcess, token: str) -> dict[str, str]:
+    """Log in on the page; the header with the cookie."""
+    with secured.client() as client:
+        assert client.post("/login", data={"token": token}).status_code == 303
+        return {"Cookie": f"blocklist_session={client.cookies['blocklist_session']}"}
+
+
+def status_with(secured: SecuredInProcess, cookie: dict[str, str]) -> int:
+    with secured.client() as client:
+        return client.get("/blocklist", headers=cookie).status_code
+
+
 class TestWithdrawnKeys:
     """A credential that was made by a withdrawn key ends, whatever has cached it."""
 
@@ -207,6 +220,28 @@ class TestWithdrawnKeys:
             problem_of(client.post("/tokens", json={"name": "x", "role": "reader"}), 401)
             assert get(secured, token).status_code == 401
             assert ends(events)
+
+    def test_it_ends_on_a_connection_that_has_sent_it_before(
+        self, own: tuple[FakeIssuer, SecuredInProcess], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Such a connection answers below the routes, also when many other JWTs have come meanwhile."""
+        issuer, secured = own
+        monkeypatch.setattr("app.auth.credential.MAX_CACHED", 3)
+        payload = request("/blocklist", f"Authorization: Bearer {issuer.sign(exp=int(time.time()) + self.LATER)}")
+        with connection_to(secured.service.port) as connection, connection.makefile("rb") as stream:
+
+            def status() -> int:
+                connection.sendall(payload)
+                return read_response(stream).status
+
+            assert [status() for _ in range(3)] == [200] * 3
+            for number in range(4):
+                assert get(secured, issuer.sign("two", sub=f"u-{number}")).status_code == 200
+            del issuer.keys["one"]
+            secured.clock.advance(11)
+            issuer.keys["three"] = rsa_key()
+            assert get(secured, issuer.sign("three")).status_code == 200
+            assert status() == 401
 
     def test_it_ends_within_minutes_if_nobody_asks_for_another_key(
         self, own: tuple[FakeIssuer, SecuredInProcess]
@@ -231,28 +266,22 @@ class TestWithdrawnKeys:
 
     def test_a_session_of_the_page_ends_with_the_key_of_its_jwt(self, own: tuple[FakeIssuer, SecuredInProcess]) -> None:
         issuer, secured = own
-        with secured.client() as client, secured.client() as other:
-            for visitor, key in ((client, "one"), (other, "two")):
-                sign = issuer.sign(key, exp=int(time.time()) + self.LATER)
-                assert visitor.post("/login", data={"token": sign}).status_code == 303
-                assert visitor.get("/blocklist").status_code == 200
-            del issuer.keys["one"]
-            secured.clock.advance(301)
-            wait_until(lambda: client.get("/blocklist").status_code == 401)
-            assert other.get("/blocklist").status_code == 200
+        cookies = [log_in(secured, issuer.sign(key, exp=int(time.time()) + self.LATER)) for key in ("one", "two")]
+        assert [status_with(secured, it) for it in cookies] == [200, 200]
+        del issuer.keys["one"]
+        secured.clock.advance(301)
+        wait_until(lambda: status_with(secured, cookies[0]) == 401)
+        assert status_with(secured, cookies[1]) == 200
 
     def test_a_session_survives_a_restart_only_with_its_key(self, tmp_path: Path, databases: Databases) -> None:
         with running_issuer() as issuer:
             settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
             issuer.keys["two"] = rsa_key()
-            cookies = []
-            with secured_in_process(tmp_path, databases, **settings) as secured, secured.client() as client:
-                for key in ("one", "two"):
-                    client.post("/login", data={"token": issuer.sign(key)})
-                    cookies.append({"Cookie": f"blocklist_session={client.cookies['blocklist_session']}"})
+            with secured_in_process(tmp_path, databases, **settings) as secured:
+                cookies = [log_in(secured, issuer.sign(key)) for key in ("one", "two")]
             del issuer.keys["one"]
-            with secured_in_process(tmp_path, databases, **settings) as secured, secured.client() as client:
-                statuses = [client.get("/blocklist", headers=cookie).status_code for cookie in cookies]
+            with secured_in_process(tmp_path, databases, **settings) as secured:
+                statuses = [status_with(secured, it) for it in cookies]
         assert statuses == [401, 200]
 
     def test_keys_that_cannot_be_fetched_again_are_not_used_for_ever(
