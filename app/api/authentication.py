@@ -230,6 +230,16 @@ async def slots_of(request: Request) -> ClientSlots:
     return service_of(request).stream_quota.slots_of(ClientKey(principal.name, client_address_of(request)))
 
 
+def session_address(request: Request) -> str:
+    """The address to which a login binds its session; empty behind a proxy that is not trusted to name it.
+
+    Such a proxy may have several addresses, one for each connection.
+    """
+    peer = request.client.host if request.client is not None else ""
+    unknown = "x-forwarded-for" in request.headers and peer not in service_of(request).trusted_proxies
+    return "" if unknown else client_address_of(request)
+
+
 def client_address_of(request: Request) -> str:
     """The address of the client, behind trusted proxies the one that they name."""
     peer = request.client.host if request.client is not None else ""

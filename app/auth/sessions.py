@@ -19,7 +19,7 @@ MAX_PER_PRINCIPAL: Final = 20
 
 
 class Session(Credential):
-    """A logged-in user of the page, at the address from which they logged in.
+    """A logged-in user of the page, at the address from which they logged in; at any if that is not known.
 
     A browser sends the cookie to every port of the host. So the cookie alone must not be enough: each form carries
     `csrf`, a secret of its own that only the pages contain, and the cookie is worth nothing at another address.
@@ -91,7 +91,7 @@ class Sessions:
             if stored is None or not await self._auth.find_live(stored.credential):
                 return None
             session = self._cache(stored)
-        return session if session.address == address and self._is_valid(session) else None
+        return session if session.address in ("", address) and self._is_valid(session) else None
 
     async def end(self, cookie: str) -> None:
         """End the session of a cookie. Raises UnavailableError."""

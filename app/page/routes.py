@@ -9,7 +9,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.authentication import PUBLIC, client_address_of, same_origin
+from app.api.authentication import PUBLIC, same_origin, session_address
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.auth.sessions import COOKIE
@@ -46,7 +46,7 @@ async def post_login(request: Request) -> Response:
     if not service_of(request).authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     try:
-        text, address = form.get("token", ""), client_address_of(request)
+        text, address = form.get("token", ""), session_address(request)
         cookie, _ = await service_of(request).sessions.create(text, address)
     except (UnauthorizedError, ForbiddenError) as error:
         return _form(request, next_path, error.detail, STATUS[type(error)])

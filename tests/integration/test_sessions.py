@@ -146,6 +146,12 @@ class TestOtherServersOfTheHost:
             assert client.get("/page/block", headers=elsewhere).headers["location"].startswith("/login")
             assert client.get("/blocklist").status_code == 200
 
+    def test_behind_a_proxy_that_is_not_trusted_it_belongs_to_no_address(self, secured: SecuredService) -> None:
+        with secured.client() as client:
+            client.headers["X-Forwarded-For"] = "192.0.2.1"
+            log_in(client, secured.tokens[Role.OPERATOR])
+            assert client.get("/blocklist", headers={"X-Forwarded-For": "192.0.2.2"}).status_code == 200
+
     @pytest.mark.parametrize("headers", [{"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "same-site"}])
     @pytest.mark.parametrize("credentials", ["Authorization", "cookie"])
     def test_no_request_of_their_pages_changes_anything(
