@@ -291,7 +291,11 @@ class ListenerDirectory:
         """Whether any job may run tasks that it does not report; one that has lapsed may."""
         now = self.lease_time()
         jobs = (entry for entry in self._entries.values() if entry.listener.role is ListenerRole.JOB_MASTER)
-        return any_silent(entry.is_live(now) and entry.reports_task_managers for entry in jobs)
+        managers = (entry for entry in self._resource_managers.values() if entry.is_live(now))
+        return any_silent(
+            (entry.is_live(now) and entry.reports_task_managers for entry in jobs),
+            managers_report=any(entry.reports_task_managers for entry in managers),
+        )
 
     def tasks_on(self, node_id: str, *, silent: bool) -> TaskCount:
         """The tasks on a node, under any name of the machine. `silent` is what `any_silent` returns: for many nodes."""

@@ -337,8 +337,9 @@ def occupancy_of(status: NodeStatusBody, lapsed: Collection[str]) -> Occupancy:
     """Who holds the node; `lapsed` are jobs that have stopped reporting: what they run is unknown."""
     holders = {listener.id: _holder(listener) for listener in status.listeners}
     holders |= {name: Holder(Hold.UNKNOWN, "unknown: it has stopped reporting") for name in lapsed}
-    if not any(listener.role == _JOB for listener in status.listeners):
-        holders[NO_REPORT] = Holder(Hold.UNKNOWN, "unknown: no live job reports what runs there")
+    # A manager that reports what runs on its nodes, as those of YARN and Slurm do, speaks for all of its jobs.
+    if not any(listener.role == _JOB or listener.reports_task_managers for listener in status.listeners):
+        holders[NO_REPORT] = Holder(Hold.UNKNOWN, "unknown: no live job or manager reports what runs there")
     return Occupancy(holders=holders)
 
 

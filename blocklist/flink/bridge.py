@@ -26,6 +26,7 @@ from blocklist.flink.effects import (
     open_task_managers,
     refused,
     resource_manager_effects,
+    slow,
     with_unknown_jobs,
 )
 from blocklist.flink.evacuator import EvacuationNode, EvacuationRequest, EvacuationTarget, Evacuator
@@ -397,7 +398,7 @@ class Bridge:
                 results = job.results_on(observation.task_managers[node_id])
                 in_force = at_jobs[job_id][node_id].state is EffectState.IN_FORCE
                 if results and in_force and node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS:
-                    at_jobs[job_id][node_id] = refused(
+                    at_jobs[job_id][node_id] = slow(
                         f"No task of the job runs there, but the node still serves the results of {results} finished"
                         f" task{'s' if results > 1 else ''}: keep it until the job has ended, or use --drop-results."
                     )

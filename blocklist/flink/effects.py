@@ -20,7 +20,7 @@ from blocklist.model.node import BlockedNode
 #
 # A listener acknowledges all changes up to a revision, but their effects arrive at different times: a new block
 # within milliseconds, the end of another one half a minute later. What is slow does not hold back what is in force:
-# it is reported as refused, with the reason, until it is in force as well.
+# it is reported as pending, with the reason, until it is in force as well.
 
 
 class EffectState(StrEnum):
@@ -71,23 +71,22 @@ class Acknowledged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportDecision:
-    """Whether to acknowledge the list, and what to report as refused: node id to reason."""
+    """Whether to acknowledge the list, and what to report as refused and as pending: node id to reason."""
 
     acknowledge: bool
     refused: Mapping[str, str]
+    pending: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(blocked: Mapping[str, BlockedNode], effects: Mapping[str, Effect], before: Acknowledged) -> ReportDecision:
     """The decision for a list. `effects` has each blocked node, and freed nodes whose end has not taken effect yet."""
     waiting = {node_id for node_id, it in effects.items() if it.state in {EffectState.PENDING, EffectState.SLOW}}
     declined = {node_id: it.reason for node_id, it in effects.items() if it.state is EffectState.REFUSED}
+    reasons = {node_id: effects[node_id].reason for node_id in waiting}
     if not waiting or (_nothing_pending(effects) and _anything_new(blocked, waiting, before)):
-        return ReportDecision(
-            acknowledge=True, refused=declined | {node_id: effects[node_id].reason for node_id in waiting}
-        )
-    # What was acknowledged and is not in force is withdrawn.
-    withdrawn = {node_id: effects[node_id].reason for node_id in waiting & before.nodes()}
-    return ReportDecision(acknowledge=False, refused=declined | withdrawn)
+        return ReportDecision(acknowledge=True, refused=declined, pending=reasons)
+    # That withdraws what was acknowledged and is not in force any more.
+    return ReportDecision(acknowledge=False, refused=declined, pending=reasons)
 
 
 def acknowledged(blocked: Mapping[str, BlockedNode], effects: Mapping[str, Effect]) -> Acknowledged:
@@ -202,7 +201,8 @@ def _at_resource_manager(node_id: str, observation: Observation) -> Effect:
 
 
 def _late(reason: str, node_id: str, observation: Observation) -> Effect:
-    return pending(reason) if observation.age[node_id] < CONFIRM_TIMEOUT else refused(reason)
+    """Flink is notified again and again until it obeys, but others must not wait for that."""
+    return pending(reason) if observation.age[node_id] < CONFIRM_TIMEOUT else slow(reason)
 
 
 def _at_job_master(job: FlinkJob, task_managers: Collection[str], effect: Effect) -> Effect:

@@ -242,7 +242,7 @@ class Evacuator:
 def _failed(past: _History) -> Effect:
     sentence = f"Its tasks are not evacuated: {past.reason}"
     if past.attempts < MAX_ATTEMPTS:
-        return refused(sentence)
+        return slow(f"{sentence} It is tried again after {RETRY_DELAY:g} s.")
     advice = f" It was tried {past.attempts} times. To try again, unblock the node and block it again."
     return refused(sentence[: MAX_REASON_LENGTH - len(advice)] + advice)
 

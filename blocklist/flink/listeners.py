@@ -63,9 +63,9 @@ class FlinkListener:
         From `valid_until`, in monotonic seconds, this is not reported any more: see `marking.listener_lease`.
         """
         decision = decide(blocked, effects, self._acknowledged)
-        refused = {node_id: reason for node_id, reason in decision.refused.items() if is_node_id(node_id)}
-        self._log(frozenset(f"{node_id}: {reason}" for node_id, reason in decision.refused.items()))
-        everything = Report(refused=truncate_reasons(refused)).over(report)
+        reasons = [*decision.refused.items(), *decision.pending.items()]
+        self._log(frozenset(f"{node_id}: {reason}" for node_id, reason in reasons))
+        everything = _not_in_force(decision.refused, decision.pending).over(report)
         if decision.acknowledge:
             self._acknowledged = acknowledged(blocked, effects)
             self._session.report(everything, acked=revision, history=history, valid_until=valid_until)
@@ -74,17 +74,21 @@ class FlinkListener:
 
     def withdraw(self, reason: str) -> None:
         """Report that it is not known whether what was acknowledged is in force. Call it from any thread."""
-        unknown = {node_id: reason for node_id in self._acknowledged.nodes() if is_node_id(node_id)}
-        self._session.report(Report(refused=truncate_reasons(unknown)))
+        self._session.report(_not_in_force({}, dict.fromkeys(self._acknowledged.nodes(), reason)))
 
     def close(self) -> None:
         """Deregister."""
         self._session.close()
 
-    def _log(self, refusals: frozenset[str]) -> None:
-        for line in sorted(refusals - self._logged)[:20]:
+    def _log(self, reasons: frozenset[str]) -> None:
+        for line in sorted(reasons - self._logged)[:20]:
             log.warning("%s: %s", self.id, line)
-        self._logged = refusals
+        self._logged = reasons
+
+
+def _not_in_force(refused: Mapping[str, str], pending: Mapping[str, str]) -> Report:
+    parts = ({node: why for node, why in part.items() if is_node_id(node)} for part in (refused, pending))
+    return Report(refused=truncate_reasons(next(parts)), pending=truncate_reasons(next(parts)))
 
 
 def job_listener_id(name: str, job_id: str, manager_id: str) -> str:

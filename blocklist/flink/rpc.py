@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from blocklist.flink.jvm import ChildJvm, call
 from blocklist.flink.marking import NodeLease, serialize_nodes
+from blocklist.flink.start_checks import parse_configuration
 from blocklist.flink.state import (
     MAX_FAILURES,
     FlinkEdge,
@@ -259,7 +260,7 @@ class FlinkRpc:
             text = call(request.sentence, lambda: self._mapper.writeValueAsString(answer))
         finally:
             call(request.sentence, request.client.closeAsync)
-        return {str(entry["key"]): str(entry["value"]) for entry in json.loads(text)}
+        return parse_configuration(text)
 
     # Commands.
 

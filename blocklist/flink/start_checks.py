@@ -5,10 +5,13 @@ Flink handles blocked nodes only with speculative execution switched on; otherwi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from blocklist.flink.state import FlinkError
 
 ENABLED: Final = "execution.batch.speculative.enabled"
 _ENABLED_BEFORE: Final = "jobmanager.adaptive-batch-scheduler.speculative.enabled"
@@ -31,6 +34,21 @@ class ConfigurationCheck:
     error: str | None
     warnings: tuple[str, ...]
     check_interval: float
+
+
+def parse_configuration(text: str) -> dict[str, str]:
+    """The answer of the REST API: a list of keys and values.
+
+    Raises FlinkError for anything else, also for an empty list: a setting that is missing there must not count as off.
+    """
+    try:
+        entries = json.loads(text)
+        found = {entry["key"]: entry["value"] for entry in entries}
+    except (ValueError, RecursionError, TypeError, KeyError):
+        raise FlinkError(f"The JobManager's configuration cannot be read: {text[:100]!r}") from None
+    if not found or None in found.values():
+        raise FlinkError("The JobManager's configuration is empty, or settings in it have no value")
+    return {str(key): str(value) for key, value in found.items()}
 
 
 def check_configuration(configuration: Mapping[str, str]) -> ConfigurationCheck:

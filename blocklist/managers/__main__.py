@@ -14,7 +14,7 @@ from blocklist.client.client import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
 from blocklist.managers.options import build_parser
-from blocklist.managers.plan import DesiredState, Manager, ManagerError, Stoppable
+from blocklist.managers.plan import DesiredState, Manager, ManagerError, NotInForce, Stoppable
 from blocklist.managers.reconcile import ReconcileLoop, reconcile
 from blocklist.managers.stopping import Stopping
 from blocklist.model.errors import BlocklistError, InvalidError
@@ -58,9 +58,9 @@ def _run_once(args: argparse.Namespace) -> int:
     if args.dry_run:
         plan = manager.plan(desired)
         lines = [step.reason for step in plan.steps] or ["No changes."]
-        return _print(*lines, *plan.refused.values())
+        return _print(*lines, *_sentences(plan.not_in_force))
     result = reconcile(manager, desired)
-    return _print(*result.actions, *result.refused.values())
+    return _print(*result.actions, *_sentences(result.not_in_force))
 
 
 def _run_until_stopped(args: argparse.Namespace) -> int:
@@ -94,6 +94,10 @@ def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
             name,
         )
     return stopped
+
+
+def _sentences(not_in_force: NotInForce) -> list[str]:
+    return [*not_in_force.refused.values(), *not_in_force.pending.values()]
 
 
 def _print(*lines: str) -> int:

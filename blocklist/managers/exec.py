@@ -9,14 +9,24 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from blocklist.managers.command import CommandOutput, run
-from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, block_step, format_end, free_steps
+from blocklist.managers.command import DEFAULT_MAX_OUTPUT, CommandOutput, run
+from blocklist.managers.plan import (
+    DesiredState,
+    ManagerError,
+    ManagerPlan,
+    NotInForce,
+    block_step,
+    format_end,
+    free_steps,
+)
 from blocklist.model.errors import InvalidError
+from blocklist.model.names import normalize_name
 from blocklist.model.node import BlockedNode
 from blocklist.wire.body import Json, dump_json, parse_json
 from blocklist.wire.nodes import NodeBody, node_fields
@@ -26,15 +36,18 @@ log = logging.getLogger("blocklist.managers")
 MAX_LOG_LINES: Final = 50
 """Lines of a command's output that are logged, each cut at 500 characters."""
 
+_SPEAKS: Final = re.compile(r'\{\s*("(refused|pending)|$)')
+"""How output begins that is not only for the log."""
+
 Nodes = Mapping[str, BlockedNode]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecState:
-    """What the command has carried out: the blocked nodes it last received, and the ids it refused, with reasons."""
+    """What the command has carried out: the blocked nodes it last received, and what it said is not in force."""
 
     nodes: Nodes = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    not_in_force: NotInForce = field(default_factory=NotInForce)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,29 +69,34 @@ class ExecManager:
     def plan(self, desired: DesiredState) -> ExecPlan:
         return make_plan(desired, parse_state(read_file(self._state_file).data, self._state_file))
 
-    def apply(self, plan: ExecPlan) -> Mapping[str, str]:
+    def apply(self, plan: ExecPlan) -> NotInForce:
         if not plan.steps:
-            return {}
+            return NotInForce()
         before = read_file(self._state_file)
         output = run(self._command, timeout=self._timeout, stdin=dump_json(plan_body(plan)))
-        refused = _parse_refused(output, plan)
         _log_output(output)
-        done = ExecState(nodes=plan.desired.nodes, refused={**plan.refused, **refused})
+        found = parse_output(output, plan.desired.nodes)
+        done = ExecState(nodes=plan.desired.nodes, not_in_force=plan.not_in_force | found)
         replace_file(self._state_file, dump_json(state_body(done)), before)
-        return refused
+        return found
 
 
 def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
-    """The steps from `state`, which the command carried out last, to `desired`."""
-    changed = sorted(node_id for node_id, node in desired.nodes.items() if state.nodes.get(node_id) != node)
+    """The steps from `state`, which the command carried out last, to `desired`. What is pending is tried again."""
+    changed = sorted(
+        node_id
+        for node_id, node in desired.nodes.items()
+        if state.nodes.get(node_id) != node or node_id in state.not_in_force.pending
+    )
     freed = sorted(state.nodes.keys() - desired.nodes.keys())
     steps = [
         *(block_step(name, desired.nodes[name], _step_reason(desired.nodes[name])) for name in changed),
         *free_steps(freed),
     ]
-    still_refused = {name: why for name, why in state.refused.items() if name in desired.nodes and name not in changed}
+    refused = state.not_in_force.refused
+    still_refused = {name: why for name, why in refused.items() if name in desired.nodes and name not in changed}
     nodes = {step.name: desired.nodes.get(step.name) or state.nodes[step.name] for step in steps}
-    return ExecPlan(steps=tuple(steps), refused=still_refused, desired=desired, nodes=nodes)
+    return ExecPlan(steps=tuple(steps), not_in_force=NotInForce(refused=still_refused), desired=desired, nodes=nodes)
 
 
 def plan_body(plan: ExecPlan) -> Json:
@@ -96,7 +114,11 @@ def plan_body(plan: ExecPlan) -> Json:
 
 
 def state_body(state: ExecState) -> Json:
-    return {"blocked": [_body(state.nodes[name]) for name in sorted(state.nodes)], "refused": dict(state.refused)}
+    return {
+        "blocked": [_body(state.nodes[name]) for name in sorted(state.nodes)],
+        "refused": dict(state.not_in_force.refused),
+        "pending": dict(state.not_in_force.pending),
+    }
 
 
 def parse_state(data: bytes, path: Path) -> ExecState:
@@ -106,7 +128,8 @@ def parse_state(data: bytes, path: Path) -> ExecState:
     try:
         body = parse_json(data)
         nodes = [NodeBody.parse(node).value() for node in body["blocked"]]
-        return ExecState(nodes={node.id: node for node in nodes}, refused=_sentences(body["refused"]))
+        not_in_force = NotInForce(refused=_sentences(body["refused"]), pending=_sentences(body.get("pending", {})))
+        return ExecState(nodes={node.id: node for node in nodes}, not_in_force=not_in_force)
     except (InvalidError, KeyError, TypeError, AttributeError):
         raise ManagerError(
             f"{path} is not a state file of the exec manager. Repair or remove it; after removal the command does not"
@@ -122,17 +145,36 @@ def _step_reason(node: BlockedNode) -> str:
     return f"Node {node.id} is blocked {format_end(node)} ({node.cause})."
 
 
-def _parse_refused(output: CommandOutput, plan: ExecPlan) -> dict[str, str]:
-    """The ids that the command refused: `{"refused": {id: reason}}` if that is its whole stdout, else none."""
+def parse_output(output: CommandOutput, blocked: Collection[str]) -> NotInForce:
+    """What the command says is not in force: `{"refused": {id: reason}, "pending": {id: reason}}` as its whole stdout.
+
+    Anything else is for the log. Raises ManagerError for output that begins so and cannot be read: what is refused must
+    not count as carried out.
+    """
+    text = output.stdout.strip()
+    if not _SPEAKS.match(text):
+        return NotInForce()
     try:
-        body = json.loads(output.stdout)
-        refused = _sentences(body["refused"])
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return {}
-    return {node_id: sentence for node_id, sentence in refused.items() if node_id in plan.desired.nodes}
+        body = json.loads(text)
+        found = {key: _sentences(body.get(key, {})) for key in ("refused", "pending")}
+    except (ValueError, RecursionError, TypeError, AttributeError):
+        cut = "" if output.complete else f" It is longer than {DEFAULT_MAX_OUTPUT >> 10} KiB."
+        raise ManagerError(
+            f'The command\'s output is not JSON such as {{"refused": {{"n1": "reason"}}}}.{cut} It begins: {text[:100]}'
+        ) from None
+    ids = {normalize_name(node_id): node_id for node_id in blocked}
+    for name in [name for part in found.values() for name in part if normalize_name(name) not in ids]:
+        log.warning("The command names node %s, which is not on the list.", name[:253])
+    refused, pending = (
+        {ids[key]: why for name, why in part.items() if (key := normalize_name(name)) in ids} for part in found.values()
+    )
+    return NotInForce(refused=refused, pending=pending) | NotInForce(refused=refused)
 
 
 def _sentences(value: Mapping[str, object]) -> dict[str, str]:
+    """Raises TypeError if a reason is no text."""
+    if not all(isinstance(sentence, str) for sentence in value.values()):
+        raise TypeError
     return {name: str(sentence) for name, sentence in value.items()}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from blocklist.model.claims import Claims
 from blocklist.model.node import BlockAction, BlockedNode, merge
@@ -18,16 +18,53 @@ from blocklist.model.reported_node import NodeFacts
 from blocklist.model.time import to_utc
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotInForce:
+    """What of the list is not in force, node id to reason.
+
+    `refused`: nothing will happen unless somebody acts. `pending`: it is being tried, what runs is ending, or it is not
+    known whether it is in force.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    pending: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: NotInForce) -> NotInForce:
+        """Both; what the second one says of a node replaces what the first one says."""
+        refused = {**self.refused, **other.refused}
+        pending = {**self.pending, **other.pending}
+        return NotInForce(
+            refused={node: why for node, why in refused.items() if node not in other.pending},
+            pending={node: why for node, why in pending.items() if node not in other.refused},
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.refused or self.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Why something was not carried out; `for_good`: unless somebody acts."""
+
+    why: str
+    for_good: bool = False
+
+    def for_ids(self, ids: Iterable[str]) -> NotInForce:
+        """As the state of these ids on the list."""
+        reasons = dict.fromkeys(ids, self.why)
+        return NotInForce(refused=reasons) if self.for_good else NotInForce(pending=reasons)
+
+
 class ManagerError(Exception):
     """The cluster manager could not be read or changed; retry later. The message is a sentence for the operator.
 
-    `refused` are all blocks that are known not to be in force, or no longer known to be, node id to reason: it is
-    reported without an acknowledgement. None: it is not known whether any of them is.
+    `known` is all that is known not to be in force, or no longer known to be: it is reported without an
+    acknowledgement. None: it is not known of any block whether it is in force.
     """
 
-    def __init__(self, message: str, *, refused: Mapping[str, str] | None = None) -> None:
+    def __init__(self, message: str, *, known: NotInForce | None = None) -> None:
         super().__init__(message)
-        self.refused = refused
+        self.known = known
 
 
 class TransientError(ManagerError):
@@ -51,20 +88,20 @@ class PlanStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManagerPlan:
-    """The steps that are missing, and the blocks that cannot be carried out: `refused`, node id to reason.
+    """The steps that are missing, and what is not in force however they end.
 
     `all_nodes` are all nodes of the cluster manager with what it knows about them, `unschedulable` those that get no
     work for another reason than a block, with their states, `schedulable` blocked ones that get work although the block
     was applied, with reasons; None if planning does not show them. `containers` is what runs on blocked nodes: an id
-    for each group of containers to its node and their number; None if it is not known.
+    for each group of containers to its node and their number (None if that is not known); None if it is not known.
     """
 
     steps: tuple[PlanStep, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    not_in_force: NotInForce = field(default_factory=NotInForce)
     all_nodes: Sequence[NodeFacts] | None = None
     unschedulable: Mapping[str, str] | None = None
     schedulable: Mapping[str, str] | None = None
-    containers: Mapping[str, tuple[str, int]] | None = None
+    containers: Mapping[str, tuple[str, int | None]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,8 +123,8 @@ class Manager(Protocol[P]):
     def plan(self, desired: DesiredState) -> P:
         """Compare the cluster manager with `desired`. Changes nothing. Raises ManagerError."""
 
-    def apply(self, plan: P) -> Mapping[str, str]:
-        """Carry out the plan; returns what was refused meanwhile, node id to reason.
+    def apply(self, plan: P) -> NotInForce:
+        """Carry out the plan; returns what is not in force besides what the plan says.
 
         Raises ManagerError; steps that were carried out before it remain.
         """
@@ -102,6 +139,42 @@ class Stoppable(Protocol):
 
         Call it from any thread or signal handler.
         """
+
+
+NOT_LISTED_SECONDS: Final = 3600.0
+"""After this time the cluster manager is believed that a node which it no longer lists is gone."""
+T = TypeVar("T")
+
+
+class ListedNodes(Generic[T]):
+    """What a cluster manager lists, by name: an answer without a node that was there says nothing about the node.
+
+    `system` is what the cluster manager is called in sentences.
+    """
+
+    def __init__(self, system: str) -> None:
+        self._system = system
+        self._seen: dict[str, tuple[T, float]] = {}
+
+    def not_listed(self, listed: Mapping[str, T], now: float) -> dict[str, T]:
+        """The nodes that were listed before `now` (seconds, monotonic) and are not now, as they were then.
+
+        Raises ManagerError if none is listed at all: that is no cluster, whatever the reason.
+        """
+        if not listed:
+            raise ManagerError(f"{self._system} lists no nodes at all.")
+        self._seen |= {name: (node, now) for name, node in listed.items()}
+        self._seen = {name: each for name, each in self._seen.items() if now - each[1] < NOT_LISTED_SECONDS}
+        return {name: node for name, (node, _) in self._seen.items() if name not in listed}
+
+    def reason(self, name: str) -> str:
+        """Why it is not known whether the block of such a node is in force."""
+        return not_listed_reason(self._system, name)
+
+
+def not_listed_reason(system: str, name: str) -> str:
+    """Why it is not known whether the block of a node is in force that was listed before, and is not now."""
+    return f"Not known to be in force: {system} does not list node {name} now, but did before."
 
 
 def merged_block(name: str, blocks: Iterable[BlockedNode]) -> BlockedNode:

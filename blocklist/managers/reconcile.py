@@ -12,7 +12,16 @@ from typing import Any, Final, Generic
 
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
-from blocklist.managers.plan import DesiredState, Manager, ManagerError, ManagerPlan, P, Stoppable, TransientError
+from blocklist.managers.plan import (
+    DesiredState,
+    Manager,
+    ManagerError,
+    ManagerPlan,
+    NotInForce,
+    P,
+    Stoppable,
+    TransientError,
+)
 from blocklist.model.listener import MAX_ENTRIES, Report, truncate_reasons
 from blocklist.model.node import PERMANENT, is_node_id
 from blocklist.model.reported_node import NodeFacts, ReportedNode, node_ids, report_nodes
@@ -30,16 +39,18 @@ _FEWER_LABELS: Final = (4, 0)
 _BACKOFF: Final = Backoff(initial=1.0, cap=60.0, floor=0.5)
 _SOON: Final = 1.0
 """Seconds until the next reconciliation after one that changed something."""
+_PENDING: Final = 5.0
+"""Seconds until the next reconciliation while something is pending."""
 _POLL_INTERVAL: Final = 5.0
 """Maximum seconds between two checks whether another session has taken over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileResult:
-    """The plan that was applied, and all refused ids with reasons."""
+    """The plan that was applied, and all that is not in force after it."""
 
     plan: ManagerPlan
-    refused: Mapping[str, str]
+    not_in_force: NotInForce
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -50,7 +61,7 @@ class ReconcileResult:
 def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
     """Plan and apply once. Raises ManagerError; some steps may have been carried out before it."""
     plan = manager.plan(desired)
-    return ReconcileResult(plan=plan, refused={**plan.refused, **manager.apply(plan)})
+    return ReconcileResult(plan=plan, not_in_force=plan.not_in_force | manager.apply(plan))
 
 
 class ReconcileLoop(Generic[P]):
@@ -71,6 +82,7 @@ class ReconcileLoop(Generic[P]):
         self._next_run = 0.0
         self._next_end = PERMANENT
         self._logged_refusals: frozenset[str] = frozenset()
+        self._logged_pending: frozenset[str] = frozenset()
         self._nodes: tuple[Sequence[NodeFacts] | None, Sequence[str | ReportedNode] | None] = (None, None)
 
     def wake(self) -> None:
@@ -138,7 +150,7 @@ class ReconcileLoop(Generic[P]):
             self._schedule_retry(str(error))
             return False
         except ManagerError as error:
-            self._on_failure(desired, str(error), error.refused)
+            self._on_failure(desired, str(error), error.known)
             return False
         except Exception as error:
             log.exception("Unexpected error; retrying.")
@@ -149,29 +161,29 @@ class ReconcileLoop(Generic[P]):
         self._failures, self._last_failure = 0, ""
         # What was changed has an effect on what the next plan shows, such as containers that have ended.
         soon = bool(result.plan.steps) and result.plan.containers is not None
-        self._next_run = time.monotonic() + min(self._interval, _SOON if soon else self._interval)
+        delay = _SOON if soon else _PENDING if result.not_in_force.pending else self._interval
+        self._next_run = time.monotonic() + min(self._interval, delay)
         return True
 
     def _report_of(self, result: ReconcileResult) -> Report:
         plan = result.plan
         return Report(
-            refused=truncate_reasons(result.refused),
             nodes=self._reportable_nodes(plan.all_nodes),
             unschedulable=_reportable(plan.unschedulable),
             schedulable=_reportable(plan.schedulable),
             **_work_of(plan.containers),
-        )
+        ).over(_reasons(result.not_in_force))
 
-    def _on_failure(self, desired: DesiredState, message: str, refused: Mapping[str, str] | None = None) -> None:
+    def _on_failure(self, desired: DesiredState, message: str, known: NotInForce | None = None) -> None:
         """Retry later, and report at once that it is not known meanwhile whether the blocks are in force.
 
-        `refused`: what is known of each block anyway.
+        `known`: what is known of each block anyway.
         """
         if self._stopping.is_set():
             return
-        if refused is None:
-            refused = dict.fromkeys(desired.nodes, f"Not known to be in force: {message}")
-        self._session.report(Report(refused=truncate_reasons(refused)))
+        if known is None:
+            known = NotInForce(pending=dict.fromkeys(desired.nodes, f"Not known to be in force: {message}"))
+        self._session.report(_reasons(known))
         self._schedule_retry(message)
 
     def _reportable_nodes(self, nodes: Sequence[NodeFacts] | None) -> Sequence[str | ReportedNode] | None:
@@ -196,10 +208,19 @@ class ReconcileLoop(Generic[P]):
         self._reconciled = True
         for sentence in result.actions:
             log.info("%s", sentence)
-        refused = frozenset(result.refused.values())
+        refused = frozenset(result.not_in_force.refused.values())
         for sentence in sorted(refused - self._logged_refusals):
             log.warning("%s", sentence)
         self._logged_refusals = refused
+        pending = result.not_in_force.pending
+        for node_id in sorted(pending.keys() - self._logged_pending):
+            log.info("%s", pending[node_id])
+        self._logged_pending = frozenset(pending)
+
+
+def _reasons(not_in_force: NotInForce) -> Report:
+    """What is not in force, as the service takes it."""
+    return Report(refused=truncate_reasons(not_in_force.refused), pending=truncate_reasons(not_in_force.pending))
 
 
 def _reportable(states: Mapping[str, str] | None) -> Mapping[str, str] | None:
@@ -209,13 +230,13 @@ def _reportable(states: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return truncate_reasons({node: state for node, state in states.items() if is_node_id(node)})
 
 
-def _work_of(containers: Mapping[str, tuple[str, int]] | None) -> dict[str, Mapping[str, Any]]:
+def _work_of(containers: Mapping[str, tuple[str, int | None]] | None) -> dict[str, Mapping[str, Any]]:
     """The fields of a report for what runs on blocked nodes; none if it is not known, or there is too much."""
     if containers is None or len(containers) > MAX_ENTRIES:
         return {}
     return {
         "task_managers": {group: node for group, (node, _) in containers.items()},
-        "running_tasks": {group: number for group, (_, number) in containers.items()},
+        "running_tasks": {group: number for group, (_, number) in containers.items() if number is not None},
     }
 
 

@@ -1,20 +1,21 @@
-"""Slurm: blocked nodes are set to DRAIN, with a mark in the reason, and resumed when their block ends.
+"""Slurm: blocked nodes are set to DRAIN, with a mark in the reason, which ends with their block.
 
-Only nodes with the mark are resumed or updated, so a restarted manager recognises its nodes. A node that others
+Only nodes with the mark are undrained or updated, so a restarted manager recognises its nodes. A node that others
 drained, or that is down, is left unchanged: a new reason would hide theirs, and ReturnToService depends on the reason.
-DRAIN lets running jobs finish, also for an evacuation, which is then reported as refused.
+DRAIN lets running jobs finish, also for an evacuation, which is pending until then.
 
 Tested with Debian's slurmctld and slurmd 22.05.8: `show nodes --oneliner` has one line for each node, without brackets
 to expand; it shows a reason unchanged, except for surrounding quotes, followed by ` [user@time]`; an update that names
-an unknown node changes no node; resume clears the reason, and on a node that never responded it takes effect although
-it fails.
+an unknown node changes no node. `resume` would make a node IDLE that went down meanwhile; `undrain` leaves it down, and
+clears the reason only of a node that is not.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -22,8 +23,10 @@ from typing import Final
 from blocklist.managers.command import run
 from blocklist.managers.plan import (
     DesiredState,
+    ListedNodes,
     ManagerError,
     ManagerPlan,
+    NotInForce,
     block_step,
     evacuates,
     format_end,
@@ -39,7 +42,20 @@ NODES_PER_COMMAND: Final = 200
 """Maximum number of nodes in one scontrol command."""
 _MAX_OUTPUT: Final = 64 * 1024 * 1024
 _NODE: Final = re.compile(r"NodeName=(\S+) .*?\bState=(\S+)(.*)")
-_FIELD: Final = re.compile(r" (NodeAddr|NodeHostName|Partitions|AvailableFeatures)=(\S+)")
+_FIELD: Final = re.compile(r" (NodeAddr|NodeHostName|Partitions|AvailableFeatures|CPUAlloc)=(\S+)")
+_ERROR: Final = re.compile(r"\berror\b", re.IGNORECASE)
+_IDLE: Final = frozenset({"IDLE", "DOWN"})
+_POWER: Final = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP"})
+"""Of a node in power saving, which Slurm starts when a job needs it."""
+_SIGNS: Final = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+}
+"""What a sign behind the state means, before the versions that write it as a state of its own."""
+_DOWN_REASON: Final = "down since before its block in the blocklist ended"
 _NO_VALUE: Final = "(null)"
 # Slurm appends [user@time] to a reason, and removes surrounding quotes.
 _REPLACED: Final = str.maketrans({"[": "(", "]": ")", '"': "'"})
@@ -50,12 +66,13 @@ _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\s\[\]@]+@[^\s\[\]]+\]|$)")
 class SlurmNode:
     """A node in Slurm: `states` such as IDLE, DRAIN, DOWN; `reason` is empty if it has none.
 
-    `names` are what its address and its host are called.
+    `names` are what its address and its host are called. `cpus` is the number of CPUs that jobs have, None if unknown.
     """
 
     name: str
     states: frozenset[str]
     reason: str = ""
+    cpus: int | None = None
     address: str | None = None
     names: Sequence[str] = ()
     labels: Sequence[tuple[str, str]] = ()
@@ -73,22 +90,42 @@ class SlurmNode:
         return not self.states.isdisjoint({"DRAIN", "DRAINED", "DRAINING"})
 
     @property
+    def text(self) -> str:
+        """`DRAIN+IDLE`, for people."""
+        return "+".join(sorted(self.states))
+
+    @property
     def state(self) -> str:
         """What it is when it is out of service, for people."""
-        return f"{'+'.join(sorted(self.states))}, not by this manager ({self.reason or 'no reason'})"
+        return f"{self.text}, not by this manager ({self.reason or 'no reason'})"
 
     @property
     def out_of_service(self) -> bool:
         """Whether it is drained by others, or down."""
         return not self.drained_by_us and (self.drained or bool(self.states & {"DOWN", "FAIL", "FAILING"}))
 
+    @property
+    def drifts(self) -> bool:
+        """Whether it gets no jobs, and not because it saves power."""
+        return self.out_of_service and not self.states & _POWER
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is known that no job runs there: on a node that is down and silent, processes may."""
+        silent_and_down = {"DOWN", "NOT_RESPONDING"} <= self.states
+        return bool(self.states & _IDLE) and "COMPLETING" not in self.states and not self.cpus and not silent_and_down
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmPlan(ManagerPlan):
-    """`drain` maps the names of nodes to drain to their new reason; `resume` has the names of nodes to resume."""
+    """`drain` maps the names of nodes to drain to their new reason; `undrain` has the names of nodes that are freed,
+    `down` those of them that are down. `ids` maps the names of nodes to the ids on the list that mean them.
+    """
 
     drain: Mapping[str, str] = field(default_factory=dict)
-    resume: tuple[str, ...] = ()
+    undrain: tuple[str, ...] = ()
+    down: frozenset[str] = frozenset()
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class SlurmManager:
@@ -97,23 +134,36 @@ class SlurmManager:
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._command = command
         self._timeout = timeout
+        self._listed = ListedNodes[SlurmNode]("Slurm")
 
     def plan(self, desired: DesiredState) -> SlurmPlan:
-        output = run(
-            [*self._command, "--all", "--oneliner", "show", "nodes"], timeout=self._timeout, max_output=_MAX_OUTPUT
-        )
-        if not output.complete:
-            raise ManagerError(f"{self._command[0]} show nodes: more than {_MAX_OUTPUT >> 20} MiB of output.")
-        return make_plan(desired.nodes, parse_nodes(output.stdout))
+        nodes = self._read()
+        missing = self._listed.not_listed({node.name: node for node in nodes}, time.monotonic())
+        return make_plan(desired.nodes, nodes, missing, self._listed.reason)
 
-    def apply(self, plan: SlurmPlan) -> Mapping[str, str]:
+    def apply(self, plan: SlurmPlan) -> NotInForce:
+        """What Slurm shows afterwards counts, not that the command has succeeded."""
+        if not plan.drain and not plan.undrain:
+            return NotInForce()
         by_reason: defaultdict[str, list[str]] = defaultdict(list)
         for name, reason in plan.drain.items():
             by_reason[reason].append(name)
         for reason, names in by_reason.items():
             self._update(names, "state=drain", f"reason={reason}")
-        self._update(plan.resume, "state=resume")
-        return {}
+        self._update([name for name in plan.undrain if name not in plan.down], "state=undrain")
+        # It keeps its reason, by which it would look blocked.
+        self._update([name for name in plan.undrain if name in plan.down], "state=undrain", f"reason={_DOWN_REASON}")
+        return not_done(plan, {node.name: node for node in self._read()})
+
+    def _read(self) -> list[SlurmNode]:
+        output = run(
+            [*self._command, "--all", "--oneliner", "show", "nodes"], timeout=self._timeout, max_output=_MAX_OUTPUT
+        )
+        if not output.complete:
+            raise ManagerError(f"{self._command[0]} show nodes: more than {_MAX_OUTPUT >> 20} MiB of output.")
+        if _ERROR.search(output.stderr):
+            raise ManagerError(f"{self._command[0]} show nodes: {' '.join(output.stderr.split())[:300]}")
+        return parse_nodes(output.stdout)
 
     def _update(self, names: Iterable[str], *assignments: str) -> None:
         rest = iter(names)
@@ -121,11 +171,18 @@ class SlurmManager:
             run([*self._command, "update", f"nodename={','.join(batch)}", *assignments], timeout=self._timeout)
 
 
+_NONE: Final[Mapping[str, SlurmNode]] = {}
+
+
 def parse_nodes(text: str) -> list[SlurmNode]:
-    """Parse the output of `scontrol --oneliner show nodes`. Raises ManagerError for a malformed line."""
+    """Parse the output of `scontrol --oneliner show nodes`. Raises ManagerError for a malformed or unfinished line."""
     nodes = []
+    if text and not text.endswith("\n"):
+        raise ManagerError(f"scontrol show nodes: the output ends within a line: …{text[-100:]}")
     for line in text.splitlines():
         if not line.startswith("NodeName="):
+            if _ERROR.search(line):
+                raise ManagerError(f"scontrol show nodes: {line[:300]}")
             continue
         if not (found := _NODE.match(line)):
             raise ManagerError(f"scontrol show nodes: unexpected line: {line[:200]}")
@@ -133,11 +190,14 @@ def parse_nodes(text: str) -> list[SlurmNode]:
         values = dict(reversed(_FIELD.findall(line.partition(" Reason=")[0])))
         reason = _REASON.search(found[3])
         names = [values[key] for key in ("NodeAddr", "NodeHostName") if key in values]
+        signs = {state for sign, state in _SIGNS.items() if sign in found[2]}
+        cpus = values.get("CPUAlloc", "")
         nodes.append(
             SlurmNode(
                 name=found[1],
-                states=frozenset(state.rstrip("*~#!%$@^-") for state in found[2].split("+")),
+                states=frozenset(state.rstrip("*~#!%$@^-") for state in found[2].split("+")) | signs,
                 reason=reason[1] if reason else "",
+                cpus=int(cpus) if cpus.isdecimal() else None,
                 address=next(filter(None, map(normalize_address, names)), None),
                 names=names,
                 labels=_labels(_split(values.get("Partitions")), _split(values.get("AvailableFeatures"))),
@@ -160,27 +220,67 @@ def _labels(partitions: Sequence[str], features: Sequence[str]) -> list[tuple[st
     ]
 
 
-def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) -> SlurmPlan:
-    """The steps from `current` to `blocked`. HostMatcher decides which nodes an id means."""
+def make_plan(
+    blocked: Mapping[str, BlockedNode],
+    current: Iterable[SlurmNode],
+    missing: Mapping[str, SlurmNode] = _NONE,
+    reason_of_missing: Callable[[str], str] = str,
+) -> SlurmPlan:
+    """The steps from `current` to `blocked`. HostMatcher decides which nodes an id means.
+
+    `missing` are nodes that Slurm has listed before, and does not now, by name.
+    """
     nodes = {node.name: node for node in current}
-    matches = _matching_nodes(blocked, nodes.values())
-    merged = {name: merged_block(name, blocks) for name, blocks in _blocks_by_node(matches, blocked).items()}
+    matches = _matching_nodes(blocked, [*nodes.values(), *missing.values()])
+    ids = _ids_by_node(matches, nodes)
+    merged = {name: merged_block(name, (blocked[node_id] for node_id in its)) for name, its in ids.items()}
     reasons = {name: drain_reason(node) for name, node in sorted(merged.items()) if not nodes[name].out_of_service}
     drain = {name: why for name, why in reasons.items() if not nodes[name].drained or nodes[name].reason != why}
-    resume = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
+    undrain = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
     steps = [
         *(block_step(name, merged[name], _step_reason(name, merged[name])) for name in drain),
-        *free_steps(resume),
+        *free_steps(undrain),
     ]
-    refused = {node_id: why for node_id, names in matches.items() if (why := _refusal(blocked[node_id], names, nodes))}
+    refused: dict[str, str] = {}
+    pending: dict[str, str] = {}
+    for node_id, names in matches.items():
+        if unlisted := [name for name in names if name in missing]:
+            pending[node_id] = reason_of_missing(unlisted[0])
+        elif why := _refusal(node_id, names, nodes):
+            refused[node_id] = why
+        elif evacuates(blocked[node_id]) and (busy := [name for name in names if not nodes[name].empty]):
+            pending[node_id] = (
+                f"Node {busy[0]} gets no new jobs; Slurm lets running jobs finish ({nodes[busy[0]].text})."
+            )
     return SlurmPlan(
         steps=tuple(steps),
-        refused=refused,
-        all_nodes=[node.facts for node in nodes.values()],
-        unschedulable={name: node.state for name, node in nodes.items() if node.out_of_service},
+        not_in_force=NotInForce(refused=refused, pending=pending),
+        all_nodes=[node.facts for node in [*nodes.values(), *missing.values()]],
+        unschedulable={name: node.state for name, node in nodes.items() if node.drifts}
+        | dict.fromkeys(missing, "not listed by Slurm now"),
+        containers={name: (name, None) for name in ids if not nodes[name].empty},
         drain=drain,
-        resume=tuple(resume),
+        undrain=tuple(undrain),
+        down=frozenset(name for name in undrain if "DOWN" in nodes[name].states),
+        ids=ids,
     )
+
+
+def not_done(plan: SlurmPlan, after: Mapping[str, SlurmNode]) -> NotInForce:
+    """What the plan was to change and is not so afterwards. Raises ManagerError if a node is not freed."""
+    pending: dict[str, str] = {}
+    for name in plan.drain:
+        node = after.get(name)
+        if node is None or not (node.drained and node.drained_by_us):
+            shown = "not listed" if node is None else node.text
+            why = f"Node {name} is {shown}, although scontrol has drained it."
+            pending |= dict.fromkeys(plan.ids[name], why)
+    for name in plan.undrain:
+        node = after.get(name)
+        if node is None or (node.drained and node.drained_by_us):
+            known = plan.not_in_force | NotInForce(pending=pending)
+            raise ManagerError(f"Node {name} is not freed, although scontrol has undrained it.", known=known)
+    return NotInForce(pending=pending)
 
 
 def drain_reason(node: BlockedNode) -> str:
@@ -198,25 +298,22 @@ def _matching_nodes(blocked: Mapping[str, BlockedNode], nodes: Iterable[SlurmNod
     return {node_id: sorted(matcher.hosts_of(node_id)) for node_id in sorted(blocked)}
 
 
-def _blocks_by_node(
-    matches: Mapping[str, Iterable[str]], blocked: Mapping[str, BlockedNode]
-) -> dict[str, list[BlockedNode]]:
-    by_node: defaultdict[str, list[BlockedNode]] = defaultdict(list)
+def _ids_by_node(matches: Mapping[str, Iterable[str]], nodes: Collection[str]) -> dict[str, list[str]]:
+    ids: defaultdict[str, list[str]] = defaultdict(list)
     for node_id, names in matches.items():
         for name in names:
-            by_node[name].append(blocked[node_id])
-    return by_node
+            if name in nodes:
+                ids[name].append(node_id)
+    return dict(ids)
 
 
 def _step_reason(name: str, node: BlockedNode) -> str:
     return f"Node {name} is blocked {format_end(node)} ({node.cause}): it gets no new jobs."
 
 
-def _refusal(node: BlockedNode, names: Sequence[str], nodes: Mapping[str, SlurmNode]) -> str | None:
+def _refusal(node_id: str, names: Sequence[str], nodes: Mapping[str, SlurmNode]) -> str | None:
     if not names:
-        return f"Slurm has no node {node.id}."
+        return f"Slurm has no node {node_id}."
     if unavailable := [nodes[name] for name in names if nodes[name].out_of_service]:
         return f"Node {unavailable[0].name} is {unavailable[0].state}: left unchanged."
-    if evacuates(node):
-        return f"Node {names[0]} gets no new jobs, but is not evacuated: Slurm lets running jobs finish."
     return None

@@ -345,11 +345,11 @@ def block_state(tasks: TaskCount, *, refused: bool, applied: bool) -> BlockState
     return BlockState.UNKNOWN if tasks.others_unknown else BlockState.EMPTY
 
 
-def any_silent(jobs: Iterable[bool]) -> bool:
+def any_silent(jobs: Iterable[bool], *, managers_report: bool = False) -> bool:
     """Whether any job may run tasks on nodes where it reports none: see TaskCount.silent.
 
     `jobs` has for each job, also for those that have lapsed, whether it is live and reports its TaskManagers. Without
-    any job nobody knows what runs.
+    any job nobody knows what runs, unless `managers_report`: a live manager reports what its cluster runs.
     """
     reporting = list(jobs)
-    return not (reporting and all(reporting))
+    return not (all(reporting) and (reporting or managers_report))

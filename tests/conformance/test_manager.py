@@ -16,7 +16,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
-from blocklist.managers.plan import DesiredState
+from blocklist.managers.plan import DesiredState, NotInForce
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.managers.stopping import Stopping
 from blocklist.managers.yarn.manager import LabelManager
@@ -72,10 +72,10 @@ class ManagerParty(LabelManager):
         self._planned = desired.nodes
         return super().plan(desired)
 
-    def apply(self, plan: LabelPlan) -> Mapping[str, str]:
-        refused = super().apply(plan)
+    def apply(self, plan: LabelPlan) -> NotInForce:
+        found = super().apply(plan)
         self._applied = self._planned
-        return refused
+        return found
 
     def receive(self) -> None:
         """Add what has changed since the last call as a notification."""

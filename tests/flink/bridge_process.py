@@ -63,6 +63,10 @@ class ServiceView:
         """The reason; empty if it is not refused."""
         return str(self.status(node).get(listener, {}).get("refused") or "")
 
+    def pending(self, node: str, listener: str) -> str:
+        """Why the change is not in force yet; empty if it is, or is refused."""
+        return str(self.status(node).get(listener, {}).get("pendingReason") or "")
+
     def wait_applied(self, node: str, *listeners: str) -> None:
         """Wait until these listeners have applied the node's last change."""
         self.wait(lambda: all(self.applied(node, it) for it in listeners))

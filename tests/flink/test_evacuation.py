@@ -85,7 +85,7 @@ def test_a_batch_job_keeps_its_finished_results_and_the_status_reports_them(
     wait_until(lambda: _second_stage(cluster, job_id), seconds=200)
     node = next(NODES[int(where[-1]) - 1] for state, where in cluster.tasks(job_id) if state == "RUNNING")
     client.block(node, "bad disk", action=EVACUATE)
-    view.wait(lambda: "still serves the results of" in view.refused(node, job) or view.applied(node, job))
+    view.wait(lambda: "still serves the results of" in view.pending(node, job) or view.applied(node, job))
     assert not view.status(node)[job]["taskManagers"]
     wait_until(lambda: cluster.state(job_id) == "FINISHED", seconds=300)
     # The first stage ran once.

@@ -93,7 +93,7 @@ def test_a_new_leader_gets_the_list_and_the_adaptive_scheduler_obeys(
             assert not view.status(node)[job]["taskManagers"]
             cluster.kill("jm")
             # What is not known is not claimed.
-            view.wait_refused(node, bridge.id, "It is not known what is in force")
+            view.wait(lambda node=node: "It is not known what is in force" in view.pending(node, bridge.id))  # type: ignore[misc]
             cluster.start_job_manager()
             cluster.wait_registered(2)
             view.wait_applied(node, bridge.id, job)

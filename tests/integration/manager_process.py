@@ -34,6 +34,16 @@ def acked_revision(service: ServiceProcess, listener: str) -> int:
 
 def refused_reason(service: ServiceProcess, node: str) -> str | None:
     """The reason why the only listener has refused this block; None if it has not."""
+    return _at_listener(service, node)["refused"]
+
+
+def pending_reason(service: ServiceProcess, node: str) -> str:
+    """Why the last change of this node is not in force yet at the only listener; empty if it is, or is refused."""
+    return _at_listener(service, node)["pendingReason"] or ""
+
+
+def _at_listener(service: ServiceProcess, node: str) -> dict[str, str | None]:
     with service.client() as http:
         (listener,) = http.get(f"/blocklist/nodes/{node}/status").json()["listeners"]
-    return listener["refused"]  # type: ignore[no-any-return]
+    found: dict[str, str | None] = listener
+    return found

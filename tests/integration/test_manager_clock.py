@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
-from blocklist.managers.plan import DesiredState, ManagerPlan
+from blocklist.managers.plan import DesiredState, ManagerPlan, NotInForce
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.listener import ListenerRole, Registration
 from tests.integration.manager_process import acked_revision
@@ -32,8 +32,8 @@ class Recorder:
             self.seen.append(sorted(desired.nodes))
         return ManagerPlan()
 
-    def apply(self, plan: ManagerPlan) -> Mapping[str, str]:
-        return {}
+    def apply(self, plan: ManagerPlan) -> NotInForce:
+        return NotInForce()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from blocklist import BlockAction, BlocklistClient
 from blocklist.model.errors import LimitError
-from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason
+from tests.integration.manager_process import ManagerProcess, acked_revision, pending_reason, refused_reason
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.slurm import NODES, SlurmCluster, slurm
 
@@ -73,11 +73,13 @@ def test_running_jobs_finish_and_the_status_reports_it(
     client.block("n2", "Disk errors", action=EVACUATE)
     wait_until(lambda: "DRAIN" in cluster.state("n2"))
     assert cluster.reason("n2").startswith("blocklist: evacuate, without end, Disk errors")
-    sentence = "Node n2 gets no new jobs, but is not evacuated: Slurm lets running jobs finish."
-    wait_until(lambda: refused_reason(fresh, "n2") == sentence)
+    sentence = "Node n2 gets no new jobs; Slurm lets running jobs finish ("
+    wait_until(lambda: pending_reason(fresh, "n2").startswith(sentence))
     assert job.poll() is None
     going_on.unlink()
     assert job.wait(60) == 0
+    wait_until(lambda: not pending_reason(fresh, "n2"))
+    assert refused_reason(fresh, "n2") is None
     assert "DRAIN" in cluster.state("n2")
 
 
@@ -118,7 +120,21 @@ def test_a_killed_manager_recognises_its_nodes_by_their_reason(
     cluster.update("n2", "state=resume")
 
 
-def test_a_changed_block_changes_the_reason_and_its_end_resumes_the_node(
+def test_a_node_that_went_down_while_it_was_blocked_stays_down(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    client.block("n3", "Hot machine")
+    wait_until(lambda: "DRAIN" in cluster.state("n3"))
+    cluster.update("n3", "state=down", f"reason={cluster.reason('n3').partition(' [')[0]}")
+    client.unblock("n3")
+    wait_until(lambda: acked_revision(fresh, "slurm") == 2)
+    assert "DOWN" in cluster.state("n3")
+    assert "DRAIN" not in cluster.state("n3")
+    assert cluster.reason("n3").startswith("down since before its block in the blocklist ended")
+    cluster.update("n3", "state=resume")
+
+
+def test_a_changed_block_changes_the_reason_and_its_end_undrains_the_node(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     client.block("n1", "Hot machine", end=time.time_ns() // 1_000_000 + 4_000)

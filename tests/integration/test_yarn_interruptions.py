@@ -67,7 +67,8 @@ def apply_by_another(url: str, *node_ids: str) -> dict[str, str]:
     try:
         manager = LabelManager(resource_manager, MarkLabels(), stop, AddressNames(stop), min_nodes=0)
         plan = manager.plan(DesiredState(revision=1, nodes=nodes))
-        return {**plan.refused, **manager.apply(plan)}
+        found = plan.not_in_force | manager.apply(plan)
+        return {**found.refused, **found.pending}
     finally:
         resource_manager.close()
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
-from tests.integration.manager_process import refused_reason
+from tests.integration.manager_process import pending_reason
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
@@ -42,12 +42,12 @@ def test_selected_pods_leave_as_far_as_budgets_allow_and_who_remains_is_reported
             set_budget(api, namespace, "web", 2)
             client.block(NODE, "Hot machine", action=EVACUATE, allow_merge=True)
             wait_until(lambda: len(kubelets.pods_on(NODE)) == 4, seconds=120)
-            wait_until(lambda: "1 pod remains" in (refused_reason(fresh, NODE) or ""), seconds=120)
-            reason = refused_reason(fresh, NODE) or ""
+            wait_until(lambda: "1 pod remains" in pending_reason(fresh, NODE), seconds=120)
+            reason = pending_reason(fresh, NODE)
             assert "The disruption budget web needs 2 healthy pods and has 2 currently" in reason
             set_budget(api, namespace, "web", 1)
             wait_until(lambda: kubelets.pods_on(NODE) == sorted([daemon, "exec-1", "other"]), seconds=120)
-            wait_until(lambda: refused_reason(fresh, NODE) is None, seconds=120)
+            wait_until(lambda: not pending_reason(fresh, NODE), seconds=120)
         for name in ("exec-1", "other"):
             api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}")
 

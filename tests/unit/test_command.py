@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import typer
@@ -10,12 +11,14 @@ import typer
 from app.settings import Settings
 from blocklist.cli import environment, messages, options, output
 from blocklist.cli.block import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
+from blocklist.cli.drain import Hold, occupancy_of
 from blocklist.cli.output import Table, escape_unprintable
 from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
 from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode, expand_nodes, merge
 from blocklist.model.time import format_duration, parse_duration
+from blocklist.wire.listeners import AppliedBody, NodeStatusBody
 
 MARK, EVACUATE = BlockAction
 HOUR = 3_600_000
@@ -355,3 +358,27 @@ class TestEndAndTolerance:
     ) -> None:
         with pytest.raises(typer.BadParameter):
             end_and_tolerance(1000, length, until, forever, unused)
+
+
+@pytest.mark.parametrize(
+    ("state", "drained", "stuck"),
+    [
+        ({"applied": True, "reports_task_managers": True}, True, False),
+        ({"applied": True, "reports_task_managers": False}, False, False),
+        ({"applied": False, "pending_reason": "1 pod is ending", "reports_task_managers": True}, False, False),
+        ({"applied": False, "refused": "a Spark driver stays", "reports_task_managers": True}, False, True),
+    ],
+)
+def test_a_node_that_only_a_manager_has_is_drained_once_it_reports_that_nothing_runs(
+    state: dict[str, Any], drained: bool, stuck: bool
+) -> None:
+    fields = {"applied_at": None, "late_ms": None, "refused": None, "task_managers": []} | state
+    listener = AppliedBody(id="slurm", role="RESOURCE_MANAGER", **fields)
+    status = NodeStatusBody(
+        id="n1", blocked=True, revision=1, at=1, applied=0, of=1, state="pending", listeners=[listener]
+    )
+    found = occupancy_of(status, [])
+    assert (found.drained, found.stuck) == (drained, stuck)
+    if "pending_reason" in state:
+        assert found.holding["slurm"].hold is Hold.PENDING
+        assert "1 pod is ending" in found.holding["slurm"].text

@@ -41,6 +41,7 @@ class FakeSession:
         self.closing, self.closed = threading.Event(), threading.Event()
         self.unknown = threading.Event()
         self.refused: dict[str, str] = {}
+        self.pending: dict[str, str] = {}
         self._may_close = may_close
 
     def report(
@@ -53,8 +54,8 @@ class FakeSession:
     ) -> None:
         self.acked = self.acked if acked is None else acked
         self.valid_until = valid_until
-        self.refused = dict(report.refused or {})
-        if any("It is not known" in reason for reason in self.refused.values()):
+        self.refused, self.pending = dict(report.refused or {}), dict(report.pending or {})
+        if any("It is not known" in reason for reason in self.pending.values()):
             self.unknown.set()
 
     def close(self) -> None:
@@ -180,14 +181,14 @@ def test_an_error_anywhere_in_a_round_does_not_end_the_rounds(method: str, monke
             monkeypatch.setattr(harness.bridge, method, fail)
 
     def end() -> None:
-        assert harness.manager.refused == {
+        assert harness.manager.pending == {
             NODE: f"It is not known what is in force: {'no answer' if method == '_on_error' else 'unexpected'}."
         }
         rpc.error = None
         monkeypatch.setattr(harness.bridge, method, original)
 
     assert harness.run(nothing, begin, end)
-    assert (harness.manager.acked, harness.manager.refused) == (7, {})
+    assert (harness.manager.acked, harness.manager.refused, harness.manager.pending) == (7, {}, {})
 
 
 def test_a_watch_that_fails_does_not_end_the_rounds() -> None:
@@ -277,11 +278,11 @@ def test_a_block_that_flink_has_forgotten_is_sent_again_at_once() -> None:
         rpc.forget()
 
     def check() -> None:
-        assert harness.manager.refused == {NODE: "Flink does not report tm-1 on this node as blocked."}
+        assert harness.manager.pending == {NODE: "Flink does not report tm-1 on this node as blocked."}
 
     assert harness.run(nothing, forget, check, nothing)
     assert len(rpc.notified) == 2
-    assert harness.manager.refused == {}
+    assert harness.manager.refused == {} == harness.manager.pending
 
 
 def test_leases_are_longer_in_the_same_round_if_the_jobmanager_s_clock_is_ahead() -> None:
@@ -347,7 +348,7 @@ def test_a_node_is_not_reported_as_evacuated_while_a_job_master_was_never_reache
         rpc.unreachable, rpc.jobs_found = set(), {JOB: _job("n2", "tm-2")}
 
     assert harness.run(nothing, answer, nothing)
-    assert (harness.manager.acked, harness.manager.refused) == (7, {})
+    assert (harness.manager.acked, harness.manager.refused, harness.manager.pending) == (7, {}, {})
 
 
 def test_a_task_on_a_task_manager_that_left_the_resource_manager_is_evacuated() -> None:
@@ -405,15 +406,15 @@ def test_a_round_ends_when_another_leader_appears_and_meanwhile_nothing_counts_a
     harness = Harness(rpc)
 
     def change() -> None:
-        assert harness.manager.refused == {}
+        assert harness.manager.refused == {} == harness.manager.pending
         rpc.on_read = lambda: setattr(rpc, "leader", OTHER_LEADER)
 
     def check() -> None:
         reason = "Another JobManager leads now: it is being notified of the blocked nodes."
-        assert harness.manager.refused == {NODE: reason}
+        assert harness.manager.pending == {NODE: reason}
 
     assert harness.run(nothing, change, check, nothing)
-    assert harness.manager.refused == {}
+    assert harness.manager.refused == {} == harness.manager.pending
     assert len(rpc.notified) == 2
 
 

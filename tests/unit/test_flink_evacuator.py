@@ -87,7 +87,7 @@ def test_failures_are_remembered_while_the_node_is_listed() -> None:
     evacuator.step(_request(ClusterState(task_managers={}, unreachable={JOB: "no answer"}), 2, wanted=False))
     evacuator.step(_request(RUNNING, 3))
     assert commands.checkpoints == 1
-    assert evacuator.effect(TARGET).state is EffectState.REFUSED
+    assert evacuator.effect(TARGET).state is EffectState.SLOW
 
 
 def test_after_three_failures_the_reason_says_how_to_try_again() -> None:
@@ -137,4 +137,4 @@ def test_an_unexpected_error_is_a_failed_evacuation() -> None:
     evacuator = _evacuator(commands)
     evacuator.step(_request(RUNNING, 0))
     assert not evacuator.busy
-    assert evacuator.effect(TARGET).state is EffectState.REFUSED
+    assert evacuator.effect(TARGET).state is EffectState.SLOW

@@ -27,12 +27,13 @@ from blocklist.flink.listeners import job_listener_id
 from blocklist.flink.marking import MAX_LEASE, Clocks, LeaderClock, NodeLease, is_due, node_leases
 from blocklist.flink.node_names import FlinkNodeIds
 from blocklist.flink.rpc import missing_ssl
-from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration, duration_seconds
+from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration, duration_seconds, parse_configuration
 from blocklist.flink.state import (
     MAX_FAILURES,
     OWN_REASON,
     ClusterState,
     FlinkEdge,
+    FlinkError,
     FlinkJob,
     FlinkTask,
     FlinkTaskManager,
@@ -152,29 +153,34 @@ def test_a_block_that_is_extended_shortly_before_its_end_is_told_at_once() -> No
 
 
 @pytest.mark.parametrize(
-    ("effects", "before", "acknowledges", "declined"),
+    ("effects", "before", "acknowledges", "waiting"),
     [
         ({"a": IN_FORCE}, Acknowledged(), True, {}),
-        ({"a": pending("wait")}, Acknowledged(), False, {}),
-        ({"a": refused("no")}, Acknowledged(), True, {"a": "no"}),
-        # What is slow alone is waited for; with another change that is complete, it is refused meanwhile.
-        ({"a": slow("soon")}, Acknowledged(), False, {}),
+        ({"a": pending("wait")}, Acknowledged(), False, {"a": "wait"}),
+        # What is slow alone is waited for; with another change that is complete, the list is acknowledged without it.
+        ({"a": slow("soon")}, Acknowledged(), False, {"a": "soon"}),
         ({"a": IN_FORCE, "b": slow("soon")}, Acknowledged(), True, {"b": "soon"}),
-        ({"a": IN_FORCE, "b": slow("soon")}, Acknowledged(blocked={"a": _node("a")}), False, {}),
+        ({"a": IN_FORCE, "b": slow("soon")}, Acknowledged(blocked={"a": _node("a")}), False, {"b": "soon"}),
         # Nothing is acknowledged while a block may be confirmed at any moment.
-        ({"a": IN_FORCE, "b": pending("wait"), "c": slow("soon")}, Acknowledged(), False, {}),
+        (
+            {"a": IN_FORCE, "b": pending("wait"), "c": slow("soon")},
+            Acknowledged(),
+            False,
+            {"b": "wait", "c": "soon"},
+        ),
         # What is no longer in force is withdrawn at once.
         ({"a": pending("gone")}, Acknowledged(blocked={"a": _node("a")}), False, {"a": "gone"}),
-        # So is what was acknowledged as refused, until it is in force; and the end of a block that was.
+        # So is what was acknowledged as pending, until it is in force; and the end of a block that was.
         ({"a": slow("soon")}, Acknowledged(unsettled=frozenset("a")), False, {"a": "soon"}),
     ],
 )
 def test_what_is_acknowledged(
-    effects: Mapping[str, Effect], before: Acknowledged, acknowledges: bool, declined: Mapping[str, str]
+    effects: Mapping[str, Effect], before: Acknowledged, acknowledges: bool, waiting: Mapping[str, str]
 ) -> None:
-    blocked = {node_id: _node(node_id) for node_id in effects}
-    decision = decide(blocked, effects, before)
-    assert (decision.acknowledge, decision.refused) == (acknowledges, declined)
+    refusing = {**effects, "r": refused("no")}
+    before = replace(before, blocked={**before.blocked, "r": _node("r")})
+    decision = decide({node_id: _node(node_id) for node_id in refusing}, refusing, before)
+    assert (decision.acknowledge, decision.refused, decision.pending) == (acknowledges, {"r": "no"}, waiting)
 
 
 def test_the_end_of_a_block_is_acknowledged_when_flink_has_forgotten_it() -> None:
@@ -215,7 +221,30 @@ def test_a_block_is_in_force_when_flink_reports_each_task_manager_there_as_block
     missing = _observation(_state(closed, open_one), task_managers=both)
     assert resource_manager_effects(missing)["n1"] == pending("Flink does not report tm-2 on this node as blocked.")
     late = replace(missing, age={"n1": 11.0})
-    assert resource_manager_effects(late)["n1"] == refused("Flink does not report tm-2 on this node as blocked.")
+    assert resource_manager_effects(late)["n1"] == slow("Flink does not report tm-2 on this node as blocked.")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "<html>busy</html>",
+        "[]",
+        "{}",
+        "null",
+        '[{"key": "a"}]',
+        "[null]",
+        '[{"key": "a", "value": null}]',
+        '[{"key":',
+    ],
+)
+def test_an_odd_answer_is_no_configuration(answer: str) -> None:
+    with pytest.raises(FlinkError, match="The JobManager's configuration"):
+        parse_configuration(answer)
+    assert parse_configuration('[{"key": "a", "value": true}, {"key": "b", "value": "15 s"}]') == {
+        "a": "True",
+        "b": "15 s",
+    }
 
 
 def test_without_speculative_execution_each_block_is_refused_with_all_lines_to_add() -> None:
@@ -358,7 +387,7 @@ def test_a_block_waits_until_it_is_known_what_else_the_node_is_called() -> None:
     observation = _observation(_state(), task_managers={}, nameless=frozenset({"n1"}))
     assert resource_manager_effects(observation)["n1"].state is EffectState.PENDING
     late = replace(observation, age={"n1": 11.0})
-    assert resource_manager_effects(late)["n1"].state is EffectState.REFUSED
+    assert resource_manager_effects(late)["n1"].state is EffectState.SLOW
 
 
 def test_a_task_manager_that_starts_again_on_another_host_has_a_new_node() -> None:

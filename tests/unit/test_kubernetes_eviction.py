@@ -56,14 +56,14 @@ def test_a_node_that_is_evacuated_again_is_not_known_to_be_empty(pods: Pods) -> 
     changed = threading.Event()
     evictor = started(pods, changed)
     try:
-        assert "being evicted" in evictor.evacuate({"n1"})["n1"]
+        assert "being evicted" in evictor.evacuate({"n1"})["n1"].why
         wait_for(changed)
         assert evictor.evacuate({"n1"}) == {}
         evictor.evacuate(set())
         pods.names.append("late")
-        assert "being evicted" in evictor.evacuate({"n1"})["n1"]
+        assert "being evicted" in evictor.evacuate({"n1"})["n1"].why
         wait_for(changed)
-        assert "x/late (it is ending)" in evictor.evacuate({"n1"})["n1"]
+        assert "x/late (it is ending)" in evictor.evacuate({"n1"})["n1"].why
     finally:
         evictor.close()
 
@@ -89,7 +89,7 @@ def test_nothing_is_evicted_without_the_right_to_act(pods: Pods) -> None:
     try:
         evictor.evacuate({"n1"})
         wait_for(changed)
-        assert "1 pod remains" in evictor.evacuate({"n1"})["n1"]
+        assert "1 pod remains" in evictor.evacuate({"n1"})["n1"].why
     finally:
         evictor.close()
     assert pods.evicted == []
@@ -103,6 +103,6 @@ def test_a_pod_that_took_the_name_of_another_remains(pods: Pods) -> None:
     try:
         evictor.evacuate({"n1"})
         wait_for(changed)
-        assert "another pod has its name" in evictor.evacuate({"n1"})["n1"]
+        assert "another pod has its name" in evictor.evacuate({"n1"})["n1"].why
     finally:
         evictor.close()

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
+import ssl
 import threading
+import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode, BlocklistClient
 from blocklist.managers.kubernetes.api_server import ApiServer, Json
+from blocklist.managers.kubernetes.cluster_access import ClusterAccess
 from blocklist.managers.kubernetes.cordons import CordonMirror
-from blocklist.managers.kubernetes.eviction import budget_reason, pods_to_evict, remaining_sentence
+from blocklist.managers.kubernetes.eviction import budget_reason, not_evacuated, pods_to_evict
 from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader, event_body
 from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, parse_node
 from blocklist.managers.kubernetes.plan import (
@@ -33,7 +38,7 @@ from blocklist.managers.kubernetes.plan import (
     is_tainted,
     make_plan,
 )
-from blocklist.managers.plan import DesiredState, StepAction
+from blocklist.managers.plan import DesiredState, ManagerError, NotDone, StepAction
 from blocklist.model.claims import Claim, author_claim
 from blocklist.model.reported_node import NodeFacts
 from tests.integration.process import wait_until
@@ -169,7 +174,7 @@ class TestPlan:
             (StepAction.EVACUATE, "Node n2 is blocked without end (disk): it gets no new pods."),
             (StepAction.FREE, "Node n3 is no longer blocked."),
         ]
-        assert plan.refused == {"n9": "Kubernetes has no node n9."}
+        assert plan.not_in_force.refused == {"n9": "Kubernetes has no node n9."}
         assert plan.evacuated == {"n2": ("n2",)}
 
     def test_several_ids_of_one_node_are_one_block(self) -> None:
@@ -188,7 +193,7 @@ class TestPlan:
     def test_another_managers_taint_is_left_alone(self) -> None:
         plan = plan_of([node_body("n1", [FOREIGN])], block("n1"))
         assert plan.changes == ()
-        assert "with the value 'other', which is not this manager's" in plan.refused["n1"]
+        assert "with the value 'other', which is not this manager's" in plan.not_in_force.refused["n1"]
         assert plan_of([node_body("n1", [FOREIGN])]).changes == ()
 
     @pytest.mark.parametrize("known_by", ["annotation", "memory"])
@@ -207,7 +212,7 @@ class TestPlan:
         reported = plan_of([body], block("n1"), on_drift=DriftPolicy.REPORT, **options)
         assert reported.changes == ()
         assert reported.schedulable == {"n1": why}
-        assert reported.refused == {"n1": f"{why} It is left so (--on-drift report)."}
+        assert reported.not_in_force.refused == {"n1": f"{why} It is left so (--on-drift report)."}
 
     def test_a_node_registered_again_is_not_drift(self) -> None:
         plan = plan_of([node_body("n1")], block("n1"), tainted={"uid-of-its-former-life"})
@@ -299,13 +304,21 @@ class TestPods:
         ]
 
     def test_who_remains_and_why_is_one_sentence(self) -> None:
-        assert remaining_sentence("n1", {}) is None
-        assert remaining_sentence("n1", {"x/web": "a budget"}) == (
+        assert not_evacuated("n1", {}) is None
+        assert not_evacuated("n1", {"x/web": NotDone("a budget")}) == NotDone(
             "Node n1 gets no new pods; 1 pod remains: x/web (a budget)."
         )
-        many = remaining_sentence("n1", {f"x/p{n}": "it is ending" for n in range(7)})
+        many = not_evacuated("n1", {f"x/p{n}": NotDone("it is ending") for n in range(7)})
         assert many is not None
-        assert many.endswith(" and 2 more.")
+        assert many.why.endswith(" and 2 more.")
+        driver = NotDone("a Spark driver", for_good=True)
+        mixed = not_evacuated("n1", {"x/a": driver, "x/b": NotDone("it is ending")})
+        assert mixed == NotDone("Node n1 gets no new pods; 2 pods remain: x/b (it is ending), x/a (a Spark driver).")
+        assert mixed is not None
+        assert mixed.for_ids(["N1"]).pending.keys() == {"N1"}
+        stuck = not_evacuated("n1", {"x/a": driver})
+        assert stuck is not None
+        assert stuck.for_ids(["N1"]).refused.keys() == {"N1"}
 
     def test_a_budgets_reason_is_taken_from_the_response(self) -> None:
         body = {"message": "Cannot evict pod.", "details": {"causes": [{"message": "The budget web needs 2 pods."}]}}
@@ -314,24 +327,122 @@ class TestPods:
         assert budget_reason({})
 
 
-class UnreadableApi:
-    """An API server whose answers have none of the fields that they should have."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def pages(self, _path: str) -> Iterator[Json]:
-        self.asked += 1
-        yield {}
+Answer = tuple[int, object]
 
 
-def test_an_answer_that_cannot_be_read_is_an_outage_and_is_asked_for_again_later() -> None:
-    api = UnreadableApi()
-    cache = NodeCache(cast("ApiServer", api), KEY, lambda: None)
+class ScriptedApi:
+    """An API server that gives its `lists` one after the other, the last one again and again; watches end at once.
+
+    A text is sent as it is. `changes` are what the watches have, in the same way.
+    """
+
+    def __init__(self, *lists: Answer, changes: Sequence[object] = ()) -> None:
+        self.lists, self.changes = list(lists), list(changes)
+        self.lists_asked = self.watches_asked = 0
+        access = ClusterAccess(url="http://api", tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        self.api = ApiServer(access)
+        client = httpx.Client(transport=httpx.MockTransport(self._answer), base_url="http://api")
+        self.api._clients.http = self.api._clients.watch_http = client
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if "watch" in request.url.params:
+            self.watches_asked += 1
+            status, body = 200, self.changes.pop(0) if self.changes else ""
+        else:
+            self.lists_asked += 1
+            status, body = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+        return httpx.Response(status, content=body if isinstance(body, str) else json.dumps(body))
+
+
+@contextmanager
+def caching(api: ScriptedApi) -> Iterator[NodeCache]:
+    cache = NodeCache(api.api, KEY, lambda: None)
     cache.start()
-    wait_until(lambda: (cache.outage() or (0, ""))[1] == "'metadata'")
-    wait_until(lambda: api.asked > 1)
-    cache.close()
+    try:
+        yield cache
+    finally:
+        cache.close()
+        api.api.close()
+
+
+def nodes_list(*names: str, **meta: object) -> Answer:
+    return 200, {"metadata": {"resourceVersion": "7", **meta}, "items": [node_body(name) for name in names]}
+
+
+GONE = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
+DELETED = {"type": "DELETED", "object": node_body("n2")}
+
+
+class TestOddAnswers:
+    """What the API server does not say is not known."""
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            nodes_list(),
+            (200, {"metadata": {"resourceVersion": "7"}, "items": None}),
+            (200, {}),
+            (200, []),
+            (200, "null"),
+            (200, "<html>maintenance</html>"),
+            (200, '{"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name"'),
+            (200, {"metadata": {"resourceVersion": "7"}, "items": [None]}),
+            (
+                200,
+                {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "n1", "uid": None}, "spec": 7}]},
+            ),
+            (200, {"metadata": None, "items": [node_body("n1")]}),
+            (200, {"metadata": {}, "items": [node_body("n1")]}),
+            nodes_list("n1", remainingItemCount=500),
+            (403, {"message": "nodes is forbidden"}),
+            (503, "busy"),
+        ],
+    )
+    def test_an_odd_list_is_an_outage_and_what_was_known_stays(self, answer: Answer) -> None:
+        api = ScriptedApi(nodes_list("n1", "n2"), answer, changes=[json.dumps(GONE) + "\n"])
+        with caching(api) as cache:
+            wait_until(lambda: api.lists_asked > 2)
+            assert cache.nodes().keys() == {"n1", "n2"}
+            assert cache.outage() is not None
+        first = ScriptedApi(answer)
+        with caching(first) as cache:
+            wait_until(lambda: first.lists_asked > 1)
+            with pytest.raises(ManagerError, match="The nodes cannot be read"):
+                cache.nodes()
+
+    @pytest.mark.parametrize(
+        "change", ["7", "[]", '{"type": "ADDED"}', '{"type": "NEWS", "object": {}}', "<html>", "{"]
+    )
+    def test_an_odd_change_is_followed_by_a_list(self, change: str) -> None:
+        api = ScriptedApi(nodes_list("n1"), nodes_list("n1", "n2"), changes=[change + "\n"] * 20)
+        with caching(api) as cache:
+            wait_until(lambda: api.watches_asked > 1)
+            wait_until(lambda: cache.nodes().keys() >= {"n1"})
+
+    def test_watches_that_end_at_once_are_asked_for_at_a_pace(self) -> None:
+        for changes in ([], [json.dumps(GONE) + "\n"] * 100):
+            api = ScriptedApi(nodes_list("n1"), changes=changes)
+            with caching(api):
+                wait_until(lambda api=api: api.watches_asked > 1)  # type: ignore[misc]
+                time.sleep(1.2)
+                assert api.watches_asked < 8
+
+    @pytest.mark.parametrize("deleted", [False, True])
+    def test_a_node_that_the_next_list_has_not_stays_known_unless_its_end_was_reported(self, deleted: bool) -> None:
+        news = [DELETED] if deleted else []
+        lines = "".join(json.dumps(change) + "\n" for change in [*news, GONE])
+        api = ScriptedApi(nodes_list("n1", "n2"), nodes_list("n1"), changes=[lines])
+        asked: list[str] = []
+        with caching(api) as cache:
+            wait_until(lambda: api.lists_asked > 1 and cache.nodes().keys() == {"n1"})
+            manager = KubernetesManager(api.api, cache, OURS, request=lambda: asked.append("again"))
+            plan = manager.plan(DesiredState(revision=1, nodes={it: block(it) for it in ("n1", "N2", "n3")}))
+            manager.close()
+        assert plan.not_in_force.refused.keys() == ({"N2", "n3"} if deleted else {"n3"})
+        assert plan.not_in_force.pending.keys() == (set() if deleted else {"N2"})
+        assert [node.id for node in plan.all_nodes or ()] == (["n1"] if deleted else ["n1", "n2"])
+        assert plan.unschedulable == ({} if deleted else {"n2": "not listed by Kubernetes now"})
+        assert [change.node.name for change in plan.changes] == ["n1"]
 
 
 class TestCordons:

@@ -13,10 +13,11 @@ from app.requests import ReportBody
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers import exec as exec_manager
 from blocklist.managers import slurm
+from blocklist.managers.command import CommandOutput
 from blocklist.managers.exec import ExecState
 from blocklist.managers.options import build_parser
-from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
-from blocklist.managers.slurm import SlurmNode
+from blocklist.managers.plan import DesiredState, ManagerError, NotInForce, StepAction, format_end
+from blocklist.managers.slurm import SlurmManager, SlurmNode
 from blocklist.model.listener import Report
 from blocklist.model.reported_node import NodeFacts, make_label_value, make_reported_node, report_nodes
 from blocklist.model.selector import check_label_value
@@ -75,7 +76,8 @@ class TestSlurm:
         after = [self.applied(plan, node) for node in current]
         again = slurm.make_plan(blocked, after)
         assert again.steps == ()
-        assert (again.drain, again.resume, again.refused) == ({}, (), plan.refused)
+        assert (again.drain, again.undrain, again.not_in_force) == ({}, (), plan.not_in_force)
+        assert not slurm.not_done(plan, {it.name: it for it in after})
         for before, now in zip(current, after, strict=True):
             assert before == now or not before.out_of_service
         freed = slurm.make_plan({}, after)
@@ -86,8 +88,11 @@ class TestSlurm:
         """What slurmctld does with the plan; tests/integration has the round trip with a real one."""
         if node.name in plan.drain:
             return replace(node, states=node.states | {"DRAIN"}, reason=plan.drain[node.name])
-        if node.name in plan.resume:
-            return replace(node, states=IDLE, reason="")
+        if node.name in plan.undrain:
+            down = node.name in plan.down
+            return replace(
+                node, states=node.states - {"DRAIN"}, reason="down since before its block ended" if down else ""
+            )
         return node
 
     def test_a_block_that_slurm_cannot_carry_out_is_refused_with_a_reason(self) -> None:
@@ -98,12 +103,12 @@ class TestSlurm:
         ]
         blocked = by_id(node("n1"), node("n2"), node("n3", EVACUATE), node("n4"))
         plan = slurm.make_plan(blocked, current)
-        assert plan.refused == {
+        assert plan.not_in_force.refused == {
             "n1": "Node n1 is DRAIN+IDLE, not by this manager (broken PSU): left unchanged.",
             "n2": "Node n2 is DOWN, not by this manager (Not responding): left unchanged.",
-            "n3": "Node n3 gets no new jobs, but is not evacuated: Slurm lets running jobs finish.",
             "n4": "Slurm has no node n4.",
         }
+        assert not plan.not_in_force.pending
         assert plan.drain == {"n3": "blocklist: evacuate, without end, disk"}
         assert plan.unschedulable == {
             "n1": "DRAIN+IDLE, not by this manager (broken PSU)",
@@ -118,12 +123,91 @@ class TestSlurm:
         drained = [self.applied(first, current[0])]
         one = slurm.make_plan(by_id(both["N1.example.com"]), drained)
         assert one.drain == {"n1": "blocklist: until 1970-01-01T00:00:02Z, disk"}
-        assert slurm.make_plan({}, drained).resume == ("n1",)
+        assert slurm.make_plan({}, drained).undrain == ("n1",)
 
-    def test_a_node_that_went_down_under_our_reason_is_resumed(self) -> None:
-        """The node was up when it was drained; slurmctld checks by itself whether it responds."""
+    def test_a_node_that_went_down_while_it_was_blocked_stays_down(self) -> None:
         down = SlurmNode(name="n1", states=frozenset({"DOWN", "DRAIN"}), reason="blocklist: without end, disk")
-        assert slurm.make_plan({}, [down]).resume == ("n1",)
+        plan = slurm.make_plan({}, [down])
+        assert (plan.undrain, plan.down) == (("n1",), frozenset({"n1"}))
+        assert slurm.make_plan({}, [self.applied(plan, down)]).unschedulable == {
+            "n1": "DOWN, not by this manager (down since before its block ended)"
+        }
+
+    @pytest.mark.parametrize(
+        ("states", "cpus", "empty"),
+        [
+            ({"IDLE", "DRAIN"}, 0, True),
+            ({"IDLE", "DRAIN"}, None, True),
+            ({"IDLE", "DRAIN"}, 4, False),
+            ({"ALLOCATED", "DRAIN"}, 4, False),
+            ({"MIXED", "DRAIN"}, None, False),
+            ({"IDLE", "COMPLETING", "DRAIN"}, 0, False),
+            ({"DOWN", "DRAIN"}, 0, True),
+            ({"DOWN", "DRAIN", "NOT_RESPONDING"}, 0, False),
+            ({"QUANTUM", "DRAIN"}, 0, False),
+        ],
+    )
+    def test_an_evacuation_is_pending_until_no_job_runs_there(
+        self, states: set[str], cpus: int | None, empty: bool
+    ) -> None:
+        reason = "blocklist: evacuate, without end, disk"
+        there = SlurmNode(name="n1", states=frozenset(states), reason=reason, cpus=cpus)
+        plan = slurm.make_plan(by_id(node("n1", EVACUATE)), [there])
+        assert not plan.not_in_force.refused
+        assert (plan.not_in_force.pending == {}) is empty
+        assert plan.containers == ({} if empty else {"n1": ("n1", None)})
+        assert not slurm.make_plan(by_id(node("n1")), [there]).not_in_force, "a mark lets jobs finish"
+
+    @pytest.mark.parametrize(
+        "state", ["IDLE+DRAIN+POWERED_DOWN", "IDLE~+DRAIN", "DOWN+POWERING_DOWN", "IDLE+CLOUD+POWERED_DOWN"]
+    )
+    def test_a_node_that_saves_power_is_no_drift(self, state: str) -> None:
+        nodes = slurm.parse_nodes(self.LINE.format(state=state, rest="") + "\n")
+        assert slurm.make_plan({}, nodes).unschedulable == {}
+
+    def test_a_node_that_slurm_does_not_list_any_more_stays_known_and_its_block_is_pending(self) -> None:
+        n1, n2 = SlurmNode(name="n1", states=IDLE), SlurmNode(name="n2", states=IDLE)
+        plan = slurm.make_plan(by_id(node("n1"), node("N2"), node("n3")), [n1], {"n2": n2}, "{} is not listed".format)
+        assert plan.not_in_force == NotInForce(
+            refused={"n3": "Slurm has no node n3."}, pending={"N2": "n2 is not listed"}
+        )
+        assert list(plan.drain) == ["n1"]
+        assert [each.id for each in plan.all_nodes or ()] == ["n1", "n2"]
+        assert plan.unschedulable == {"n2": "not listed by Slurm now"}
+
+    def test_what_scontrol_has_done_counts_when_slurm_shows_it(self) -> None:
+        plan = slurm.make_plan(by_id(node("N1")), [SlurmNode(name="n1", states=IDLE)])
+        for after in ({}, {"n1": SlurmNode(name="n1", states=IDLE)}):
+            assert list(slurm.not_done(plan, after).pending) == ["N1"]
+        freed = slurm.make_plan({}, [SlurmNode(name="n1", states=DRAINED, reason="blocklist: x")])
+        with pytest.raises(ManagerError, match="Node n1 is not freed"):
+            slurm.not_done(freed, {"n1": SlurmNode(name="n1", states=DRAINED, reason="blocklist: x")})
+
+    @pytest.mark.parametrize(
+        ("script", "words"),
+        [
+            ("true", "Slurm lists no nodes at all."),
+            (
+                "echo 'slurm_load_node error: Unable to contact slurm controller' >&2",
+                "show nodes: slurm_load_node error",
+            ),
+            ("echo NodeName=n1 Port=1 State=IDLE; echo 'slurm error: timed out'", "show nodes: slurm error"),
+            ("echo NodeName=n1 Port=1 State=IDLE; echo 'error: too slow' >&2", "show nodes: error: too slow"),
+            ("printf 'NodeName=n1 Port=1 State=IDLE\\nNodeName=n2 Port=1 State=IDLE+DRAIN'", "ends within a line"),
+            ("echo '<html>NodeName=n1</html>'", "Slurm lists no nodes at all."),
+            ("sleep 60", "did not end within 0.5 s"),
+        ],
+    )
+    def test_an_odd_answer_of_scontrol_says_nothing_about_nodes(self, tmp_path: Path, script: str, words: str) -> None:
+        command = tmp_path / "scontrol"
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+        with pytest.raises(ManagerError) as raised:
+            SlurmManager([str(command)], 0.5 if "sleep" in script else 60).plan(
+                DesiredState(revision=1, nodes=by_id(node("n1")))
+            )
+        assert words in str(raised.value)
+        assert raised.value.known is None
 
     LINE = (
         "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.0.0.7 NodeHostName=h1 Port=17001 Version=22.05.8"
@@ -134,8 +218,13 @@ class TestSlurm:
         ("state", "rest", "states", "reason"),
         [
             ("IDLE", "", {"IDLE"}, ""),
-            ("IDLE*+DRAIN", " Reason=gone (x) [root@2026-11-21T15:57:50]", {"IDLE", "DRAIN"}, "gone (x)"),
-            ("DOWN*", " Reason=Not responding [slurm@Unknown]", {"DOWN"}, "Not responding"),
+            (
+                "IDLE*+DRAIN",
+                " Reason=gone (x) [root@2026-11-21T15:57:50]",
+                {"IDLE", "NOT_RESPONDING", "DRAIN"},
+                "gone (x)",
+            ),
+            ("DOWN*", " Reason=Not responding [slurm@Unknown]", {"DOWN", "NOT_RESPONDING"}, "Not responding"),
             ("MIXED+DRAIN", " Reason=no time", {"MIXED", "DRAIN"}, "no time"),
             ("IDLE", " Reason=a b [u@t] Comment=State=x Reason=y", {"IDLE"}, "a b"),
             ("IDLE+DRAIN", " Reason= State=DOWN Reason=b [u@t]", {"IDLE", "DRAIN"}, "State=DOWN Reason=b"),
@@ -166,7 +255,7 @@ NodeName=n3 A=1 NodeAddr=127.0.0.1 NodeHostName=shared State=IDLE
     def test_a_malformed_node_line_is_an_error(self) -> None:
         assert slurm.parse_nodes("No nodes in the system\n") == []
         with pytest.raises(ManagerError, match="unexpected line: NodeName=n1 Condition=fine"):
-            slurm.parse_nodes("NodeName=n1 Condition=fine")
+            slurm.parse_nodes("NodeName=n1 Condition=fine\n")
 
     @given(blocks, st.text(max_size=1000))
     @example(node("n1"), " ")
@@ -196,14 +285,48 @@ class TestExec:
 
     def test_a_refusal_stays_until_the_block_changes_or_ends(self) -> None:
         done = ExecState(
-            nodes=by_id(node("n1"), node("n2"), node("n3")), refused={"n1": "No.", "n2": "No.", "n3": "No."}
+            nodes=by_id(node("n1"), node("n2"), node("n3")),
+            not_in_force=NotInForce(refused={"n1": "No.", "n2": "No.", "n3": "No."}),
         )
         plan = exec_manager.make_plan(DesiredState(revision=1, nodes=by_id(node("n1"), node("n2", EVACUATE))), done)
-        assert plan.refused == {"n1": "No."}
+        assert plan.not_in_force == NotInForce(refused={"n1": "No."})
+
+    def test_what_is_pending_is_tried_again(self) -> None:
+        blocked = by_id(node("n1"), node("n2"))
+        done = ExecState(nodes=blocked, not_in_force=NotInForce(pending={"n1": "Jobs finish."}))
+        plan = exec_manager.make_plan(DesiredState(revision=1, nodes=blocked), done)
+        assert ([step.name for step in plan.steps], plan.not_in_force) == (["n1"], NotInForce())
+
+    @pytest.mark.parametrize(
+        ("stdout", "found"),
+        [
+            ("", NotInForce()),
+            ("done\n", NotInForce()),
+            ('{"level": "info"}\n{"level": "info"}\n', NotInForce()),
+            ('{"refused": {}}', NotInForce()),
+            ('{"refused": {"N1": "No.", "n9": "No."}}', NotInForce(refused={"n1": "No."})),
+            ('{"pending": {"n1": "Soon."}}', NotInForce(pending={"n1": "Soon."})),
+            ('{"pending": {"n1": "Soon."}, "refused": {"n1": "No."}}', NotInForce(refused={"n1": "No."})),
+            ('{"refused": {"n1": "N', None),
+            ('{"refused": {"n1": null}}', None),
+            ('{"refused": null}', None),
+            ('{"refused": ["n1"]}', None),
+            ("{", None),
+        ],
+    )
+    def test_what_a_command_refuses_is_read_or_an_error(self, stdout: str, found: NotInForce | None) -> None:
+        output = CommandOutput(stdout=stdout, stderr="error: no such host", complete=True)
+        if found is not None:
+            assert exec_manager.parse_output(output, {"n1"}) == found
+            return
+        with pytest.raises(ManagerError, match="is not JSON such as"):
+            exec_manager.parse_output(output, {"n1"})
 
     @given(lists, st.dictionaries(ids, st.text()))
     def test_the_state_file_round_trips(self, nodes: dict[str, BlockedNode], refused: dict[str, str]) -> None:
-        done = ExecState(nodes=nodes, refused={name: why for name, why in refused.items() if why.isprintable()})
+        printable = {name: why for name, why in refused.items() if why.isprintable()}
+        pending = dict(list(printable.items())[:1])
+        done = ExecState(nodes=nodes, not_in_force=NotInForce(refused=printable, pending=pending))
         data = dump_json(exec_manager.state_body(done))
         assert exec_manager.parse_state(data, Path("done.json")) == done
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
-from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan
+from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, NotInForce
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot
 from blocklist.model.listener import Report
@@ -30,11 +30,11 @@ class Manager:
     def plan(self, _: DesiredState) -> ManagerPlan:
         return ManagerPlan()
 
-    def apply(self, _: ManagerPlan) -> Mapping[str, str]:
+    def apply(self, _: ManagerPlan) -> NotInForce:
         if self.failures:
             raise ManagerError(self.failures.pop(0))
         self.applied += 1
-        return {}
+        return NotInForce()
 
 
 class Session:
@@ -50,7 +50,7 @@ class Session:
         return 1
 
     def report(self, report: Report, acked: int | None = None, history: str | None = None) -> None:
-        self.reports.append((report.refused, acked))
+        self.reports.append((report.pending, acked))
 
 
 class Watch:

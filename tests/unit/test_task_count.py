@@ -66,3 +66,6 @@ def test_nothing_runs_where_every_job_reports_that(numbers: list[int | None], si
 )
 def test_without_a_job_or_with_a_silent_one_it_is_unknown_what_runs(jobs: list[bool], silent: bool) -> None:
     assert any_silent(jobs) is silent
+    assert any_silent(jobs, managers_report=True) is (silent and bool(jobs)), (
+        "a manager speaks for no job that is silent"
+    )

@@ -23,6 +23,7 @@ from blocklist.managers.yarn.plan import (
     YarnState,
     make_plan,
     parse_masters,
+    parse_nodes,
     parse_state,
 )
 
@@ -168,22 +169,22 @@ class TestPlan:
         yarn.apply(yarn.plan(block("w3", start=9)))
         plan = yarn.plan(block("w1", start=2), block("w2", start=1), block("w3", start=9), min_nodes=1)
         assert plan.labels == {"w2:0": "blocklist"}
-        assert list(plan.refused) == ["w1"]
-        assert "fewer than 1 nodes (--min-nodes)" in plan.refused["w1"]
+        assert list(plan.not_in_force.refused) == ["w1"]
+        assert "fewer than 1 nodes (--min-nodes)" in plan.not_in_force.refused["w1"]
 
     def test_what_is_marked_stays_marked_also_if_fewer_nodes_than_the_minimum_are_left(self) -> None:
         yarn = Yarn(managers={"w1:1": None, "w2:1": None, "w3:1": None})
         yarn.apply(yarn.plan(block("w1"), block("w2")))
         plan = yarn.plan(block("w1"), block("w2"), block("w3", start=0), min_nodes=3)
         assert not plan.labels
-        assert list(plan.refused) == ["w3"]
+        assert list(plan.not_in_force.refused) == ["w3"]
 
     def test_a_label_too_long_to_be_remembered_is_left_and_that_block_alone_refused(self) -> None:
         yarn = Yarn(hosts={"w1": "x" * 250}, managers={"w1:1": None, "w2:1": None})
         plan = yarn.plan(block("w1"), block("w2"))
         assert plan.labels == {"w2:0": "blocklist"}
-        assert list(plan.refused) == ["w1"]
-        assert "too long" in plan.refused["w1"]
+        assert list(plan.not_in_force.refused) == ["w1"]
+        assert "too long" in plan.not_in_force.refused["w1"]
         assert plan.ids.keys() == {"w2"}, "the others need not be marked"
 
     def test_nothing_is_freed_while_an_address_may_mean_it_but_interrupted_evacuations_are_finished(self) -> None:
@@ -194,7 +195,7 @@ class TestPlan:
         plan = make_plan(Blocks(unresolved=["10.0.0.1"]), state, MARKS)
         assert plan.withheld == ("w1", "w2")
         again = make_plan(replace(blocks_of([block("w3")], ["w3"]), unresolved=["10.0.0.1"]), state, MARKS, min_nodes=1)
-        assert list(again.refused) == ["w3"], "what stays marked is not in service"
+        assert list(again.not_in_force.refused) == ["w3"], "what stays marked is not in service"
         assert plan.labels == {}
         assert plan.restore == {"w2:1": CAPACITY}
         assert plan.then_labels == {"w2:1": "blocklist"}
@@ -239,7 +240,15 @@ class TestMarks:
             MarkLabels(prefix)
 
 
-NODE = {"id": "w1:8041", "nodeHostName": "w1", "state": "RUNNING", "rack": "/dc1/r2", "nodeLabels": ["gpu"]}
+NODE = {
+    "id": "w1:8041",
+    "nodeHostName": "w1",
+    "state": "RUNNING",
+    "rack": "/dc1/r2",
+    "nodeLabels": ["gpu"],
+    "numContainers": 3,
+    "totalResource": {"memory": 8192, "vCores": 4},
+}
 
 
 class TestAnswers:
@@ -249,7 +258,44 @@ class TestAnswers:
         state = parse_state({"nodes": {"node": NODE}}, labels, node_labels)
         assert state.labels == {"gpu": False}
         assert state.host_labels == {"w1": "gpu"}
-        assert describe(state.nodes, MARKS)[0].labels == [("rack", "dc1.r2"), ("label.yarn/gpu", "")]
+        assert describe(state.nodes, MARKS)[0].labels[:2] == [("rack", "dc1.r2"), ("label.yarn/gpu", "")]
+
+    def test_numbers_as_text_are_numbers(self) -> None:
+        resources = [{"name": "yarn.io/gpu", "value": "2", "units": ""}]
+        total = {"memory": "8192", "vCores": 4.0, "resourceInformations": {"resourceInformation": resources}}
+        (found,) = parse_nodes({"nodes": {"node": NODE | {"numContainers": "3", "totalResource": total}}})
+        assert found.containers == 3
+        assert found.capacity == Capacity(megabytes=8192, vcores=4, further=(Further("yarn.io/gpu", "", 2),))
+        former = {"usedMemoryMB": "1", "availMemoryMB": "2", "usedVirtualCores": 1, "availableVirtualCores": 0}
+        (found,) = parse_nodes({"nodes": {"node": NODE | {"totalResource": None} | former}})
+        assert found.capacity == Capacity(megabytes=3, vcores=1)
+
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            {"numContainers": None},
+            {"numContainers": True},
+            {"numContainers": "many"},
+            {"numContainers": -1.5},
+            {"totalResource": {}},
+            {"totalResource": {"memory": None, "vCores": 4}},
+            {"totalResource": {"memory": 8192}},
+            {"totalResource": "8192"},
+            {"totalResource": None},
+            {"state": None, "numContainers": None},
+            {"state": "TRANSCENDING", "numContainers": None},
+        ],
+    )
+    def test_a_node_whose_numbers_are_not_known_has_not_none(self, odd: dict[str, object]) -> None:
+        with pytest.raises(ValueError, match=r"w1:8041 .*(is not a number|is no object)"):
+            parse_nodes({"nodes": {"node": [NODE | odd]}})
+        (gone,) = parse_nodes({"nodes": {"node": [NODE | odd | {"state": "LOST"}]}})
+        assert gone.containers == 0
+
+    def test_a_state_that_is_new_to_the_manager_may_have_containers(self) -> None:
+        (found,) = parse_nodes({"nodes": {"node": [NODE | {"state": "TRANSCENDING"}]}})
+        assert found.live
+        assert found.containers == 3
 
     def test_a_cluster_without_nodes_and_labels_is_read(self) -> None:
         assert parse_state({"nodes": None}, {}, {}) == YarnState(nodes=[])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
-from blocklist.managers.plan import DesiredState, ManagerError
+from blocklist.managers.plan import DesiredState, ManagerError, NotInForce
 from blocklist.managers.stopping import StoppedError, Stopping
 from blocklist.managers.yarn import manager as yarn_manager
 from blocklist.managers.yarn import resource_manager as resource_manager_module
@@ -71,8 +73,10 @@ def managing(
 
 
 def apply(manager: LabelManager, *node_ids: str, action: BlockAction = MARK) -> dict[str, str]:
+    """What is not in force then."""
     plan = manager.plan(desired(*node_ids, action=action))
-    return {**plan.refused, **manager.apply(plan)}
+    found = plan.not_in_force | manager.apply(plan)
+    return {**found.refused, **found.pending}
 
 
 class Background:
@@ -180,6 +184,69 @@ class TestStop:
         assert yarn.effective() == {"w1": "ssd"}
 
 
+class OddYarn(SimulatedYarn):
+    """`odd` changes its list of nodes."""
+
+    def __init__(self, *hosts: str, containers: int = 0) -> None:
+        super().__init__(hosts, containers)
+        self.odd: Callable[[list[dict[str, Any]]], Any] = lambda nodes: nodes
+
+    def _read(self, path: str) -> Any:
+        answer = super()._read(path)
+        if path == "/nodes":
+            nodes = self.odd(answer["nodes"]["node"])
+            return {"nodes": None if nodes is None else {"node": nodes}}
+        return answer
+
+
+class TestOddAnswers:
+    """What YARN does not say is not known: after its restart it lists no node, then some."""
+
+    def test_without_nodes_nothing_is_known_and_nothing_is_changed(self) -> None:
+        yarn = OddYarn("w1", "w2")
+        with managing(yarn) as manager:
+            apply(manager, "w1")
+            for odd in (lambda _: None, lambda nodes: nodes[:0]):
+                yarn.odd = odd
+                with pytest.raises(ManagerError, match="YARN lists no nodes at all") as raised:
+                    manager.plan(desired())
+                assert raised.value.known is None
+        assert yarn.marked() == {"w1"}
+
+    def test_a_node_that_is_not_listed_any_more_stays_known_and_its_block_is_pending(self) -> None:
+        yarn = OddYarn("w1", "w2", "w3")
+        with managing(yarn) as manager:
+            apply(manager, "w3")
+            yarn.odd = lambda nodes: [node for node in nodes if node["nodeHostName"] == "w1"]
+            plan = manager.plan(desired("W2", "w3", "w4"))
+        assert plan.not_in_force.refused == {"w4": "YARN has no node w4."}
+        assert plan.not_in_force.pending.keys() == {"W2"}, "w3 has its label"
+        assert {node.id for node in plan.all_nodes or ()} == {"w1", "w2", "w3"}
+        assert plan.unschedulable == {"w2": "not listed by YARN now", "w3": "not listed by YARN now"}
+
+    def test_numbers_as_text_do_not_overwrite_resources_that_somebody_has_set(self) -> None:
+        yarn = OddYarn("w1", containers=3)
+        yarn.memory["w1"] = 4096
+        yarn.odd = lambda nodes: [json.loads(re.sub(r": ([0-9]+)", r': "\1"', json.dumps(node))) for node in nodes]
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", action=EVACUATE) == {}
+            assert apply(manager) == {}
+        assert (yarn.memory["w1"], yarn.containers["w1"]) == (4096, 0)
+
+    def test_a_list_without_the_node_does_not_show_that_it_is_empty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(yarn_manager, "_EMPTY_SECONDS", 0.2)
+        yarn = OddYarn("w1", "w2", containers=2)
+        with managing(yarn) as manager:
+            apply(manager, "w1")
+            yarn.odd = lambda nodes: nodes[1:]
+            left = manager._evacuation.run(["w1:8041"])
+            assert [(name, it.for_good) for name, it in left.items()] == [("w1:8041", False)]
+            assert "YARN does not list node w1:8041 now" in left["w1:8041"].why
+            yarn.odd = lambda _: None
+            with pytest.raises(NoAnswerError, match="lists no nodes at all"):
+                manager._evacuation.run(["w1:8041"])
+
+
 class TestRejections:
     def test_a_node_that_yarn_rejects_is_refused_alone_and_the_others_get_their_resources_back(self) -> None:
         yarn = HookedYarn(["w1", "w2", "w3"])
@@ -202,7 +269,7 @@ class TestRejections:
         with managing(yarn) as manager:
             with pytest.raises(ManagerError, match="Node w1:8041 has no resources") as raised:
                 apply(manager)
-            assert raised.value.refused == {}, "what is known of each block stays true"
+            assert raised.value.known == NotInForce(), "what is known of each block stays true"
             assert yarn.effective().keys() == {"w1"}
             yarn.hook = lambda *_: None
             assert apply(manager) == {}
@@ -379,8 +446,8 @@ class TestNames:
         with managing(yarn, failing) as manager:
             with pytest.raises(ManagerError, match=f"Node w1 is not freed.*{ADDRESS}") as raised:
                 apply(manager, ADDRESS, "w3")
-            assert raised.value.refused is not None
-            assert raised.value.refused.keys() == {ADDRESS}
+            assert raised.value.known is not None
+            assert raised.value.known.pending.keys() == {ADDRESS}
             assert yarn.effective().keys() == {"w1", "w2", "w3"}, "new blocks are carried out"
         with managing(yarn, answers.__getitem__) as manager:
             assert apply(manager, ADDRESS, "w3") == {}

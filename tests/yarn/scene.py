@@ -51,7 +51,7 @@ class Scene:
         """What the status of a node says of the manager; nothing while it is not registered."""
         with self.service.client() as http:
             listeners = http.get(f"/blocklist/nodes/{node}/status").json()["listeners"]
-        return listeners[0] if listeners else {"applied": False, "refused": None}
+        return listeners[0] if listeners else {"applied": False, "refused": None, "pendingReason": None}
 
     def block(self, node: str, action: BlockAction = MARK, *, end: int | None = None) -> None:
         with BlocklistClient(self.service.url) as client:
@@ -70,6 +70,9 @@ class Scene:
 
     def wait_refused(self, node: str, words: str) -> None:
         self.wait(lambda: words in (self.listener(node)["refused"] or ""))
+
+    def wait_pending(self, node: str, words: str) -> None:
+        self.wait(lambda: words in (self.listener(node)["pendingReason"] or ""))
 
     def label(self, host: str) -> str:
         """Of the RUNNING NodeManager; - if there is none."""

@@ -124,7 +124,7 @@ def test_nothing_is_lost_when_everything_is_killed_in_turn(scene: Scene) -> None
 
         # While the manager runs: what was acknowledged is withdrawn at once, and comes back.
         yarn.kill_resource_manager()
-        scene.wait_refused(W2, "Not known to be in force: The ResourceManager")
+        scene.wait_pending(W2, "Not known to be in force: The ResourceManager")
         scene.stop(manager)
         manager.start()
         yarn.start_resource_manager()

@@ -23,6 +23,18 @@ PAGE: Final = 500
 FIELD_MANAGER: Final = "blocklist"
 _REJECTED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """Statuses for which other credentials may help."""
+_PASSING: Final = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.CONFLICT,
+        HTTPStatus.GONE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+"""Statuses of a client's error that may be over at the next attempt."""
 _MAX_FORMER: Final = 30
 """Replaced clients that stay open, as other threads may be using them: replacements are a second apart at least."""
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -48,6 +60,11 @@ class ApiError(ManagerError):
         super().__init__(message)
         self.status = status
         self.body = body or {}
+
+    @property
+    def for_good(self) -> bool:
+        """Whether the same request will be rejected again, unless somebody acts."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in _PASSING
 
 
 class GoneError(ApiError):
@@ -113,12 +130,17 @@ class ApiServer:
         )
 
     def pages(self, path: str, **params: str) -> Iterator[Json]:
-        """The pages of a list. Raises GoneError if it took too long."""
+        """The pages of a list, each with `items` and `metadata`. Raises GoneError if it took too long."""
         asked = {**params, "limit": str(PAGE)}
         while True:
             page = self.get(path, **asked)
+            meta, items = page.get("metadata"), page.get("items")
+            if not isinstance(meta, dict) or not isinstance(items, list):
+                raise ApiError(f"The API server's answer to GET {path} is not a list.")
             yield page
-            if not (token := page["metadata"].get("continue")):
+            if not (token := meta.get("continue")):
+                if meta.get("remainingItemCount"):
+                    raise ApiError(f"The API server's list at {path} ends before {meta['remainingItemCount']} more.")
                 return
             asked["continue"] = token
 
@@ -169,8 +191,7 @@ class ApiServer:
         try:
             response = clients.http.request(method, path, **options)
             if response.is_success:
-                body: Json = response.json()
-                return body
+                return _object(response.json())
         except TokenError as error:
             raise ApiError(str(error)) from error
         except (*TRANSPORT_ERRORS, ValueError, RecursionError) as error:
@@ -195,10 +216,19 @@ def _http_client(access: ClusterAccess, limits: httpx.Limits) -> httpx.Client:
     return httpx.Client(base_url=access.url, auth=access.auth, transport=transport, timeout=_TIMEOUT, trust_env=False)
 
 
-def _change(change: Json, path: str) -> Json:
+def _object(body: object) -> Json:
+    if not isinstance(body, dict):
+        raise ValueError("the answer is not an object")
+    return body
+
+
+def _change(change: object, path: str) -> Json:
+    """A change with `type` and `object`. Raises ApiError for one that ends the watch, ValueError for none."""
+    if not isinstance(change, dict) or not isinstance(change.get("object"), dict):
+        raise ValueError("it has what is not a change")
     if change.get("type") != "ERROR":
         return change
-    status = change.get("object") or {}
+    status = change["object"]
     kind = GoneError if status.get("code") == HTTPStatus.GONE else ApiError
     raise kind(f"The watch of {path} ended: {status.get('message')}.", status.get("code"), status)
 

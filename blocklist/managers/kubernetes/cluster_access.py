@@ -251,6 +251,10 @@ def _auth(user: Fields, folder: Path, cluster: Fields) -> httpx.Auth | None:
 _FILE_SECONDS: Final = 60.0
 """A token from a file is read again after this time, as Kubernetes' own clients do."""
 _COMMAND_TIMEOUT: Final = 60.0
+_PATIENCE_SECONDS: Final = 1.0
+"""How long a request waits for another token while it has one that may be valid still."""
+_WAIT_SECONDS: Final = 15.0
+"""How long a request waits for its first token, or for another one than was rejected; it fails then."""
 _MARGIN_SECONDS: Final = 60.0
 """A token is replaced this long before it expires, or after half of the time that it has left."""
 _KEEP_SECONDS: Final = 10.0
@@ -270,10 +274,15 @@ def check_token(text: object, source: str) -> str:
 
 
 class RotatingToken(httpx.Auth):
-    """Sends a token that is read again when it is old, and when it is rejected. Threads may share it."""
+    """Sends a token that is read again when it is old, and when it is rejected. Threads may share it.
+
+    It is read in a thread of its own, once for all requests that wait: a command that hangs holds up none of them for
+    longer than they would have waited for the API server.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._reading: threading.Thread | None = None
         self._token = ""
         self._fresh_until = 0.0
         self._failure = ""
@@ -293,21 +302,39 @@ class RotatingToken(httpx.Auth):
 
     def _current(self, request: httpx.Request, rejected: str | None = None) -> str:
         with self._lock:
-            if time.monotonic() >= self._fresh_until or self._token == rejected:
-                try:
-                    self._token, self._fresh_until = self._read()
-                    self._failure = ""
-                except ManagerError as error:
-                    if not self._token or self._token == rejected:
-                        raise TokenError(str(error), request=request) from error
-                    self._keep(str(error))
-            return self._token
+            usable = self._token if self._token != rejected else ""
+            if usable and time.monotonic() < self._fresh_until:
+                return usable
+            if self._reading is None:
+                self._reading = threading.Thread(target=self._refresh, name="blocklist-kubernetes-token", daemon=True)
+                self._reading.start()
+            reading = self._reading
+        reading.join(_PATIENCE_SECONDS if usable else _WAIT_SECONDS)
+        with self._lock:
+            read = not reading.is_alive() and not self._failure
+            if self._token and (read or self._token != rejected):
+                return self._token
+            failure = self._failure or f"There was no token within {_WAIT_SECONDS:g} s."
+        raise TokenError(failure, request=request)
 
-    def _keep(self, failure: str) -> None:
-        self._fresh_until = time.monotonic() + _KEEP_SECONDS
-        if failure != self._failure:
-            log.warning("%s The former token is used.", failure)
-        self._failure = failure
+    def _refresh(self) -> None:
+        token, fresh_until, failure = "", 0.0, ""
+        try:
+            token, fresh_until = self._read()
+        except ManagerError as error:
+            failure = str(error)
+        except Exception as error:
+            log.exception("The token cannot be read.")
+            failure = f"The token cannot be read: {error!r}."
+        with self._lock:
+            self._reading = None
+            if token:
+                self._token, self._fresh_until = token, fresh_until
+            elif self._token:
+                self._fresh_until = time.monotonic() + _KEEP_SECONDS
+                if failure != self._failure:
+                    log.warning("%s The former token is used.", failure)
+            self._failure = failure
 
 
 class FileToken(RotatingToken):

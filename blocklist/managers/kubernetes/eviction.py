@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
-from blocklist.managers.plan import ManagerError
+from blocklist.managers.plan import ManagerError, NotDone
 
 log = logging.getLogger("blocklist.managers")
 
@@ -46,14 +46,19 @@ def pods_to_evict(pods: Sequence[Json]) -> list[PodToEvict]:
     return [_pod(pod) for pod in pods if _moves(pod)]
 
 
-def remaining_sentence(node: str, remaining: Mapping[str, str]) -> str | None:
-    """Why an evacuation is not complete: pod to the reason why it remains. None if there is none."""
+def not_evacuated(node: str, remaining: Mapping[str, NotDone]) -> NotDone | None:
+    """Why an evacuation is not complete: pod to why it remains. None if there is none.
+
+    It goes on as long as one of them is leaving or may be evicted; these are named first.
+    """
     if not remaining:
         return None
-    named = [f"{pod} ({why})" for pod, why in sorted(remaining.items())[:_MAX_NAMED]]
+    in_order = sorted(remaining.items(), key=lambda item: (item[1].for_good, item[0]))
+    named = [f"{pod} ({left.why})" for pod, left in in_order[:_MAX_NAMED]]
     more = f" and {len(remaining) - _MAX_NAMED} more" if len(remaining) > _MAX_NAMED else ""
     pods = "1 pod remains" if len(remaining) == 1 else f"{len(remaining)} pods remain"
-    return f"Node {node} gets no new pods; {pods}: {', '.join(named)}{more}."
+    for_good = all(left.for_good for left in remaining.values())
+    return NotDone(f"Node {node} gets no new pods; {pods}: {', '.join(named)}{more}.", for_good=for_good)
 
 
 def budget_reason(body: Mapping[str, Any]) -> str:
@@ -107,9 +112,9 @@ INTERVAL: Final = 5.0
 
 @dataclass(slots=True)
 class _NodeEvacuation:
-    """Of one node, since it was asked for. `why` is why it is not complete, None if nothing remains."""
+    """Of one node, since it was asked for. `left` is why it is not complete, None if nothing remains."""
 
-    why: str | None
+    left: NotDone | None
 
 
 class Evictor:
@@ -145,18 +150,17 @@ class Evictor:
         with self._changed:
             self._evacuations = {node: each for node, each in self._evacuations.items() if node in nodes}
 
-    def evacuate(self, nodes: Collection[str]) -> Mapping[str, str]:
+    def evacuate(self, nodes: Collection[str]) -> Mapping[str, NotDone]:
         """Evict the pods of exactly these nodes from now on; why the evacuation of some is not complete."""
         self.stop_others(nodes)
         with self._changed:
             for node in nodes:
                 if node not in self._evacuations:
-                    self._evacuations[node] = _NodeEvacuation(
-                        f"Node {node} gets no new pods; its pods are being evicted."
-                    )
+                    begun = NotDone(f"Node {node} gets no new pods; its pods are being evicted.")
+                    self._evacuations[node] = _NodeEvacuation(begun)
                     self._added = True
                     self._changed.notify()
-            return {node: each.why for node, each in self._evacuations.items() if each.why is not None}
+            return {node: each.left for node, each in self._evacuations.items() if each.left is not None}
 
     def _run(self) -> None:
         while True:
@@ -170,42 +174,43 @@ class Evictor:
                 evacuations = dict(self._evacuations)
             changed = False
             for node, evacuation in sorted(evacuations.items()):
-                why = self._evict_all(node)
-                changed |= why != evacuation.why
-                evacuation.why = why
+                left = self._evict_all(node)
+                changed |= left != evacuation.left
+                evacuation.left = left
             if changed:
                 self._on_change()
 
-    def _is_wanted(self, node: str) -> bool:
+    def _may_evict(self, node: str) -> bool:
         with self._changed:
             return node in self._evacuations and not self._closed and self._may_act()
 
-    def _evict_all(self, node: str) -> str | None:
+    def _evict_all(self, node: str) -> NotDone | None:
         """Why pods remain on the node; None if none does."""
+        unknown = f"Node {node} gets no new pods; it is unknown which pods remain"
         try:
-            return remaining_sentence(node, self._evict_pods(node))
+            return not_evacuated(node, self._evict_pods(node))
         except ManagerError as error:
-            return f"Node {node} gets no new pods; it is unknown which pods remain: {error}"
+            return NotDone(f"{unknown}: {error}", for_good=isinstance(error, ApiError) and error.for_good)
         except Exception:
             log.exception("The pods of node %s could not be evicted; retrying.", node)
-            return f"Node {node} gets no new pods; it is unknown which pods remain."
+            return NotDone(f"{unknown}.")
 
-    def _evict_pods(self, node: str) -> dict[str, str]:
+    def _evict_pods(self, node: str) -> dict[str, NotDone]:
         params = {"fieldSelector": f"spec.nodeName={node}"}
         if self._selector:
             params["labelSelector"] = self._selector
         pods = [pod for page in self._api.pages("/api/v1/pods", **params) for pod in pods_to_evict(page["items"])]
-        reasons = ((pod, self._evict(node, pod)) for pod in pods)
-        return {str(pod): why for pod, why in reasons if why is not None}
+        remaining = ((pod, self._evict(node, pod)) for pod in pods)
+        return {str(pod): left for pod, left in remaining if left is not None}
 
-    def _evict(self, node: str, pod: PodToEvict) -> str | None:
+    def _evict(self, node: str, pod: PodToEvict) -> NotDone | None:
         """Why it remains; None if it was gone."""
         if pod.ending:
-            return "it is ending"
+            return NotDone("it is ending")
         if pod.stays is not None:
-            return pod.stays
-        if not self._is_wanted(node):
-            return "it is not evicted any more"
+            return NotDone(pod.stays, for_good=True)
+        if not self._may_evict(node):
+            return NotDone("it is not evicted any more")
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -220,10 +225,10 @@ class Evictor:
                 case HTTPStatus.NOT_FOUND:
                     return None
                 case HTTPStatus.CONFLICT:
-                    return "another pod has its name by now"
+                    return NotDone("another pod has its name by now")
                 case HTTPStatus.TOO_MANY_REQUESTS:
-                    return budget_reason(error.body)
+                    return NotDone(budget_reason(error.body))
                 case _:
-                    return str(error).rstrip(".")
+                    return NotDone(str(error).rstrip("."), for_good=error.for_good)
         log.info("Evicted pod %s from node %s.", pod, node)
-        return "it is ending"
+        return NotDone("it is ending")

@@ -32,7 +32,15 @@ from blocklist.managers.kubernetes.plan import (
     make_plan,
     reason_of,
 )
-from blocklist.managers.plan import DesiredState, ManagerError, PlanStep, TransientError
+from blocklist.managers.plan import (
+    DesiredState,
+    ManagerError,
+    NotDone,
+    NotInForce,
+    PlanStep,
+    TransientError,
+    not_listed_reason,
+)
 from blocklist.model.claims import Claims
 from blocklist.model.errors import BlocklistError
 
@@ -135,6 +143,9 @@ class NodeReader(Protocol):
     def nodes(self) -> Mapping[str, KubernetesNode]:
         """The nodes by name. Raises ManagerError."""
 
+    def missing(self) -> Mapping[str, KubernetesNode]:
+        """Nodes that were listed before and are not now, although nobody reported their end."""
+
     def outage(self) -> tuple[float, str] | None:
         """Seconds since the nodes could no longer be read, and why."""
 
@@ -184,12 +195,19 @@ class KubernetesManager:
         self._due = 0.0
 
     def plan(self, desired: DesiredState) -> KubernetesPlan:
-        nodes = self._source.nodes()
-        self._names.update(node.facts for node in nodes.values())
+        nodes, missing = self._source.nodes(), self._source.missing()
+        self._names.update(node.facts for node in [*nodes.values(), *missing.values()])
         self._require_connection(desired)
         desired = replace(desired, claims={**self._known_authors(), **desired.claims})
         plan = make_plan(
-            desired, nodes, self._names, self._taint, on_drift=self._on_drift, tainted=self._note_tainted(nodes)
+            desired,
+            nodes,
+            self._names,
+            self._taint,
+            on_drift=self._on_drift,
+            tainted=self._note_tainted(nodes),
+            missing=missing,
+            reason_of_missing=lambda name: not_listed_reason("Kubernetes", name),
         )
         steps = (*plan.steps, *self._plan_cordons(plan)) if self._plans_cordons else plan.steps
         not_freed = {name: why for name, why in self._not_freed.items() if name in nodes}
@@ -200,20 +218,21 @@ class KubernetesManager:
             unschedulable={**(plan.unschedulable or {}), **not_freed},
         )
 
-    def apply(self, plan: KubernetesPlan) -> Mapping[str, str]:
+    def apply(self, plan: KubernetesPlan) -> NotInForce:
         if self._on_drift is DriftPolicy.REPORT:
             self._record_drift(plan)
         if self._evictor is not None:
             self._evictor.stop_others(plan.evacuated)
-        refused = self._change_all(plan)
+        found = self._change_all(plan)
         if self._evictor is not None:
             # Without the taint, a pod that is evicted may start there again.
-            tainted = [name for name, ids in plan.evacuated.items() if not refused.keys() & {*ids}]
-            remaining = self._evictor.evacuate(tainted)
-            refused |= {node_id: why for name, why in remaining.items() for node_id in plan.evacuated[name]}
+            without = found.refused.keys() | found.pending.keys()
+            remaining = self._evictor.evacuate([name for name, ids in plan.evacuated.items() if not without & {*ids}])
+            for name, left in remaining.items():
+                found |= left.for_ids(plan.evacuated[name])
         if self._cordons is not None:
             self._mirror_cordons(self._cordons, plan)
-        return refused
+        return found
 
     def close(self) -> None:
         if self._timer is not None:
@@ -229,9 +248,9 @@ class KubernetesManager:
         if seconds < UNKNOWN_AFTER:
             self._request_in(UNKNOWN_AFTER - seconds + 0.1)
             raise TransientError(f"{why}.")
-        unknown = "It is unknown whether the taint is in place: the API server cannot be reached"
-        refused = {node_id: self._names.refusal(node_id) or f"{unknown} ({why})." for node_id in desired.nodes}
-        raise ManagerError(f"The API server has not been reached for {seconds:.0f} s: {why}.", refused=refused)
+        unknown = f"It is unknown whether the taint is in place: the nodes cannot be read ({why})."
+        known = NotInForce(pending=dict.fromkeys(desired.nodes, unknown))
+        raise ManagerError(f"The nodes could not be read for {seconds:.0f} s: {why}.", known=known)
 
     def _known_authors(self) -> Mapping[str, Claims]:
         """Who blocked what was on the list at the start: later changes name their authors."""
@@ -282,44 +301,46 @@ class KubernetesManager:
         elif wait is not None:
             self._request_in(wait)
 
-    def _change_all(self, plan: KubernetesPlan) -> dict[str, str]:
-        """Patch all nodes that need it; ids on the list to why their block is not in force.
+    def _change_all(self, plan: KubernetesPlan) -> NotInForce:
+        """Patch all nodes that need it; what is not in force then: of a node that is not freed by its name.
 
         Raises ManagerError if the API server did not answer, with what is known not to be in force.
         """
         if not plan.changes:
             self._not_freed = {}
-            return {}
+            return NotInForce()
         with ThreadPoolExecutor(min(PARALLEL, len(plan.changes)), thread_name_prefix="blocklist-kubernetes") as pool:
             results = list(pool.map(self._change_or_error, plan.changes))
-        refused: dict[str, str] = {}
+        found = NotInForce()
         self._not_freed = {}
         failed: ManagerError | None = None
         for change, result in zip(plan.changes, results, strict=True):
             if isinstance(result, ManagerError):
                 failed = result
                 if change.assessment.condition is Condition.DRIFTED:
-                    refused |= dict.fromkeys(change.ids, f"{change.reason} It could not be restored: {result}")
+                    why = f"{change.reason} It could not be restored: {result}"
+                    found |= NotInForce(pending=dict.fromkeys(change.ids, why))
             elif result is not None:
                 self._request_in(_RETRY_SECONDS)
-                refused |= dict.fromkeys(change.ids, result)
                 if change.wanted is None:
-                    self._not_freed[change.node.name] = f"tainted although its block has ended: {result}"
+                    self._not_freed[change.node.name] = f"tainted although its block has ended: {result.why}"
+                found |= result.for_ids(change.ids or (change.node.name,))
         if failed is not None:
-            withdrawn = {**plan.refused, **refused} if refused else None
-            raise ManagerError(str(failed), refused=withdrawn)
-        return refused
+            raise ManagerError(str(failed), known=plan.not_in_force | found if found else None)
+        return found
 
-    def _change_or_error(self, change: NodeChange) -> str | ManagerError | None:
+    def _change_or_error(self, change: NodeChange) -> NotDone | ManagerError | None:
         was_tainted = change.node.uid in self._tainted
         try:
             after = self._patcher.change(change, was_tainted=was_tainted)
         except ApiError as error:
             # A response, such as that of a failing admission webhook, says nothing about other nodes.
-            return error if error.status is None else f"Node {change.node.name} cannot be changed: {error}"
+            if error.status is None:
+                return error
+            return NotDone(f"Node {change.node.name} cannot be changed: {error}", for_good=error.for_good)
         except ManagerError as error:
             return error
-        if isinstance(after, str):
+        if isinstance(after, NotDone):
             return after
         self._note_changed(change, after)
         return None
@@ -375,16 +396,16 @@ class NodePatcher:
         self._on_read = on_read
         self._is_active = is_active
 
-    def change(self, change: NodeChange, *, was_tainted: bool) -> KubernetesNode | str:
+    def change(self, change: NodeChange, *, was_tainted: bool) -> KubernetesNode | NotDone:
         """The node as the API server has stored it, as wanted; or why it is not. Raises ManagerError."""
         try:
             return self._change(change, was_tainted)
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                return f"Kubernetes has no node {change.node.name}."
+                return NotDone(f"Kubernetes has no node {change.node.name} any more.")
             raise
 
-    def _change(self, change: NodeChange, was_tainted: bool) -> KubernetesNode | str:
+    def _change(self, change: NodeChange, was_tainted: bool) -> KubernetesNode | NotDone:
         node, found = change.node, change.assessment
         for attempt in range(ATTEMPTS):
             if (after := self._patch(node.name, found)) is not None and self._is_as_wanted(after, change):
@@ -397,8 +418,8 @@ class NodePatcher:
                 return node
             left_so = found.condition is Condition.DRIFTED and not self._restores
             if left_so or not found.patch:
-                return reason_of(node, found, change.wanted, self._taint)
-        return f"The taints of node {node.name} keep changing: {ATTEMPTS} attempts failed."
+                return NotDone(reason_of(node, found, change.wanted, self._taint), for_good=True)
+        return NotDone(f"The taints of node {node.name} keep changing: {ATTEMPTS} attempts failed.")
 
     def _patch(self, name: str, found: Assessment) -> KubernetesNode | None:
         """The node after the patch; None if the node was changed meanwhile."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from blocklist.client.transport import AbortableSocket
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, GoneError, Json
-from blocklist.managers.plan import ManagerError
+from blocklist.managers.plan import NOT_LISTED_SECONDS, ManagerError
 from blocklist.model.reported_node import NodeFacts, make_label_value
 from blocklist.model.time import Backoff
 
@@ -195,24 +195,36 @@ def _labels(labels: Mapping[str, str], provider_id: str, status: Json) -> Iterat
 
 NODES: Final = "/api/v1/nodes"
 _BACKOFF: Final = Backoff(initial=0.2, cap=10.0, floor=0.1)
+_MIN_WATCH_SECONDS: Final = 0.5
 
 
 def read_node(body: Json, annotation: str) -> KubernetesNode:
     """The node in an answer of the API server. Raises ManagerError if it is none."""
     try:
         return parse_node(body, annotation)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ManagerError(f"The API server answered with what is not a node: {error!r}.") from error
 
 
 def list_nodes(api: ApiServer, annotation: str) -> tuple[dict[str, KubernetesNode], str]:
     """All nodes by name, and the version from which to watch. Raises ManagerError."""
     nodes: dict[str, KubernetesNode] = {}
-    version = ""
+    version: object = ""
     for page in api.pages(NODES):
-        version = page["metadata"]["resourceVersion"]
+        version = page["metadata"].get("resourceVersion")
         nodes |= {node.name: node for node in (read_node(body, annotation) for body in page["items"])}
+    if not nodes:
+        raise ManagerError("Kubernetes lists no nodes at all.")
+    if not isinstance(version, str):
+        raise ManagerError("The API server's list of nodes has no version.")
     return nodes, version
+
+
+def _version_of(change: Json) -> str:
+    version = (change["object"].get("metadata") or {}).get("resourceVersion")
+    if not isinstance(version, str):
+        raise ManagerError("The API server answered with a change without a version.")
+    return version
 
 
 class NodeCache:
@@ -229,6 +241,7 @@ class NodeCache:
         self._lock = threading.Lock()
         self._nodes: dict[str, KubernetesNode] | None = None
         self._gone: dict[str, int] = {}
+        self._missing: dict[str, tuple[KubernetesNode, float]] = {}
         self._listed = threading.Event()
         self._lost_at: float | None = time.monotonic()
         self._error = "not read yet"
@@ -253,6 +266,12 @@ class NodeCache:
                 raise ManagerError(f"The nodes cannot be read: {self._error}.")
             return dict(self._nodes)
 
+    def missing(self) -> Mapping[str, KubernetesNode]:
+        """Nodes that were there, by name, and that the last list did not have although nobody reported their end."""
+        with self._lock:
+            now = time.monotonic()
+            return {name: node for name, (node, since) in self._missing.items() if now - since < NOT_LISTED_SECONDS}
+
     def outage(self) -> tuple[float, str] | None:
         """Seconds since the connection was lost, and why; None while it is up."""
         lost_at = self._lost_at
@@ -274,16 +293,20 @@ class NodeCache:
             self._nodes[node.name] = known.with_uncordon(node)
             return self._nodes[node.name].cordon != known.cordon
         self._nodes[node.name] = node.after(known)
+        self._missing.pop(node.name, None)
         return node != known
 
     def _run(self) -> None:
         while not self._connection.aborted.is_set():
+            began = time.monotonic()
             try:
                 if self._version is None:
                     self._list()
                 self._watch()
+                self._pace(began)
             except GoneError:
                 self._version = None
+                self._pace(began)
             except ManagerError as error:
                 # After an interruption the watch goes on where it was; whatever else is wrong, a list shows.
                 if not (isinstance(error, ApiError) and error.status is None):
@@ -294,10 +317,17 @@ class NodeCache:
                 self._version = None
                 self._on_error(error)
 
+    def _pace(self, began: float) -> None:
+        """A watch that ends at once, as behind some proxies, must not be asked for again and again without a pause."""
+        if time.monotonic() - began < _MIN_WATCH_SECONDS:
+            self._connection.aborted.wait(_MIN_WATCH_SECONDS)
+
     def _list(self) -> None:
         nodes, self._version = list_nodes(self._api, self._annotation)
         with self._lock:
-            known = self._nodes or {}
+            known, now = self._nodes or {}, time.monotonic()
+            missing = {name: (node, now) for name, node in known.items() if name not in nodes}
+            self._missing = {name: each for name, each in self._missing.items() if name not in nodes} | missing
             changed = nodes != self._nodes
             self._nodes, self._gone = {name: node.after(known.get(name)) for name, node in nodes.items()}, {}
         self._listed.set()
@@ -307,21 +337,24 @@ class NodeCache:
         assert self._version is not None
         changes = self._api.watch(NODES, self._version, self._connection, lambda: self._on_success(changed=False))
         for change in changes:
-            self._version = str(change["object"]["metadata"]["resourceVersion"])
+            self._version = _version_of(change)
             if self._apply(change):
                 self._on_change()
 
     def _apply(self, change: Json) -> bool:
         """Whether something has changed that matters."""
-        kind, body = change["type"], change["object"]
+        kind, body = change.get("type"), change["object"]
         if kind == "BOOKMARK":
             return False
+        if kind not in {"ADDED", "MODIFIED", "DELETED"}:
+            raise ManagerError(f"The API server answered with an unknown type of change: {kind!r:.50}.")
         node = read_node(body, self._annotation)
         with self._lock:
             if kind != "DELETED":
                 return self._put(node)
             assert self._nodes is not None
             self._gone[node.name] = node.version
+            self._missing.pop(node.name, None)
             return self._nodes.pop(node.name, None) is not None
 
     def _on_success(self, *, changed: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -13,6 +13,7 @@ from blocklist.managers.kubernetes.nodes import NO_SCHEDULE, KubernetesNode, par
 from blocklist.managers.plan import (
     DesiredState,
     ManagerPlan,
+    NotInForce,
     PlanStep,
     StepAction,
     block_step,
@@ -252,6 +253,9 @@ class _Target:
     mark: BlockMark
 
 
+_NONE: Final[Mapping[str, KubernetesNode]] = {}
+
+
 def make_plan(
     desired: DesiredState,
     nodes: Mapping[str, KubernetesNode],
@@ -260,9 +264,17 @@ def make_plan(
     *,
     on_drift: DriftPolicy = DriftPolicy.RESTORE,
     tainted: Collection[str] = (),
+    missing: Mapping[str, KubernetesNode] = _NONE,
+    reason_of_missing: Callable[[str], str] = str,
 ) -> KubernetesPlan:
-    """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before."""
+    """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before.
+
+    `missing` are nodes that Kubernetes has listed before, and does not now: `names` has them too.
+    """
     targets, refused = _targets(desired, names)
+    pending = {
+        node_id: reason_of_missing(name) for name in missing.keys() & targets.keys() for node_id in targets[name].ids
+    }
     changes: list[NodeChange] = []
     steps: list[PlanStep] = []
     drifted: dict[str, str] = {}
@@ -288,10 +300,11 @@ def make_plan(
         )
     return KubernetesPlan(
         steps=tuple(steps),
-        refused=refused,
-        all_nodes=[node.facts for node in nodes.values()],
+        not_in_force=NotInForce(refused=refused, pending=pending),
+        all_nodes=[node.facts for node in [*nodes.values(), *missing.values()]],
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
-        unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None},
+        unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None}
+        | dict.fromkeys(missing, "not listed by Kubernetes now"),
         nodes=nodes,
         history=desired.history,
         changes=tuple(changes),

@@ -349,6 +349,9 @@ class _OneList:
             self._nodes, _ = list_nodes(self._api, self._taint.key)
         return self._nodes
 
+    def missing(self) -> Mapping[str, KubernetesNode]:
+        return {}
+
     def outage(self) -> None:
         return None
 

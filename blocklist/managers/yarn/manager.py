@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
-from blocklist.managers.plan import DesiredState, ManagerError
+from blocklist.managers.plan import DesiredState, ListedNodes, ManagerError, NotDone, NotInForce
 from blocklist.managers.stopping import StoppedError, Stopping
-from blocklist.managers.yarn.node_names import AddressNames, resolve, withheld_message
+from blocklist.managers.yarn.node_names import AddressNames, Blocks, resolve, withheld_message
 from blocklist.managers.yarn.plan import (
     DEFAULT_LABEL,
     Capacity,
@@ -67,6 +67,7 @@ class LabelManager:
         self._names = names
         self._min_nodes = min_nodes
         self._evacuation = Evacuation(resource_manager, marks, stop)
+        self._listed = ListedNodes[NodeFacts]("YARN")
         # A previous process may have stopped after it set labels and before the scheduler knew.
         self._unconfirmed = True
 
@@ -86,22 +87,41 @@ class LabelManager:
             self._resource_manager.wait_for_scheduler()
             state = self._read()
         self._names.begin()
-        blocks = resolve(desired.nodes, self._known_hosts(state), self._names)
-        plan = make_plan(blocks, state, self._marks, min_nodes=self._min_nodes)
+        missing = self._not_listed(state)
+        blocks = resolve(desired.nodes, self._known_hosts(state) | missing.keys(), self._names)
+        plan = self._make_plan(blocks, state, missing, {})
         if self._names.looked_up or plan.evacuate:
             masters = self._masters() if plan.evacuate else {}
             # That may have taken seconds, and a label that somebody has set meanwhile must not be lost.
             state = self._read()
-            plan = make_plan(blocks, state, self._marks, min_nodes=self._min_nodes, masters=masters)
+            missing = self._not_listed(state)
+            plan = self._make_plan(blocks, state, missing, masters)
         return replace(
             plan,
-            all_nodes=describe(state.nodes, self._marks),
-            unschedulable=states_out_of_service(state.nodes),
+            all_nodes=[*describe(state.nodes, self._marks), *missing.values()],
+            unschedulable=states_out_of_service(state.nodes) | dict.fromkeys(missing, "not listed by YARN now"),
             containers={node.id: (node.host, node.containers) for node in _busy(state, plan)},
         )
 
-    def apply(self, plan: LabelPlan) -> Mapping[str, str]:
-        """Set labels, read them back, evacuate; the ids of hosts that are not as they should be are refused.
+    def _not_listed(self, state: YarnState) -> dict[str, NodeFacts]:
+        """The hosts that YARN has listed and does not now, as after its restart. Raises ManagerError without any."""
+        return self._listed.not_listed({it.id: it for it in describe(state.nodes, self._marks)}, time.monotonic())
+
+    def _make_plan(
+        self, blocks: Blocks, state: YarnState, missing: Collection[str], masters: Mapping[str, Sequence[str]]
+    ) -> LabelPlan:
+        return make_plan(
+            blocks,
+            state,
+            self._marks,
+            min_nodes=self._min_nodes,
+            masters=masters,
+            missing=missing,
+            reason_of_missing=self._listed.reason,
+        )
+
+    def apply(self, plan: LabelPlan) -> NotInForce:
+        """Set labels, read them back, evacuate; the ids of hosts that are not as they should be.
 
         Raises ManagerError, also if a host is not freed. A mark counts only after the scheduler has confirmed it.
         """
@@ -111,20 +131,22 @@ class LabelManager:
             self._resource_manager.wait_for_scheduler()
         nodes = self._resource_manager.read_nodes() if plan.labels or plan.then_labels or plan.evacuate else []
         self._unconfirmed = False
-        left: Mapping[str, str] = {}
+        left: Mapping[str, NotDone] = {}
         if evacuate := self._busy_and_marked(plan, nodes):
             left = self._evacuation.run(evacuate)
             nodes = self._resource_manager.read_nodes()
         unmarked = self._unmarked(plan, nodes)
         found = {**left, **without_resources, **unmarked}
-        refused = {node_id: sentence for name, sentence in found.items() for node_id in plan.ids.get(host_of(name), ())}
-        not_freed = [sentence for name, sentence in found.items() if host_of(name) not in plan.ids]
+        not_in_force = NotInForce()
+        for name, it in found.items():
+            not_in_force |= it.for_ids(plan.ids.get(host_of(name), ()))
+        not_freed = [it.why for name, it in found.items() if host_of(name) not in plan.ids]
         if plan.withheld:
             not_freed.append(withheld_message(plan.withheld, plan.unresolved))
         if not_freed:
             # The list is not in force, but what is known of each block stays true.
-            raise ManagerError(not_freed[0], refused={**plan.refused, **refused})
-        return refused
+            raise ManagerError(not_freed[0], known=plan.not_in_force | not_in_force)
+        return not_in_force
 
     def _set_labels(self, plan: LabelPlan, left_out: set[str]) -> None:
         """All but those of hosts whose labels still have something to remember."""
@@ -183,10 +205,10 @@ class LabelManager:
             if node.host in plan.evacuated and node.live and node.containers and self._is_mark(node.label)
         ]
 
-    def _unmarked(self, plan: LabelPlan, nodes: Iterable[YarnNode]) -> Mapping[str, str]:
-        """A sentence for each node that is not marked although its host was, by node id."""
+    def _unmarked(self, plan: LabelPlan, nodes: Iterable[YarnNode]) -> Mapping[str, NotDone]:
+        """Why a node is not marked although its host was, by node id."""
         return {
-            node.id: f"Node {node.id} has no label of the manager, although it was set."
+            node.id: NotDone(f"Node {node.id} has no label of the manager, although it was set.")
             for node in nodes
             if node.host in plan.ids and not self._is_mark(node.label)
         }
@@ -258,51 +280,50 @@ class Evacuation:
         self._marks = marks
         self._stop = stop
 
-    def run(self, node_ids: Sequence[str]) -> dict[str, str]:
-        """Empty these nodes; a sentence for each that is not empty, by node id. Raises ManagerError.
+    def run(self, node_ids: Sequence[str]) -> dict[str, NotDone]:
+        """Empty these nodes; why some are not empty, by node id. Raises ManagerError.
 
         Whatever happens, resources are given back as far as the ResourceManager can be reached; what is missing then
         is read from the labels by the next plan.
         """
-        refused: dict[str, str] = {}
+        refused: dict[str, NotDone] = {}
         rest = iter(node_ids)
         while batch := set(islice(rest, _NODES_AT_ONCE)):
             nodes = [node for node in self._read(batch) if node.live and not node.capacity.is_zero]
             refused |= self._end_containers(nodes)
         self._wait_until_empty(set(node_ids) - refused.keys())
         self._stop.sleep(_KILL_SECONDS)
-        left = {
-            node.id: f"{node.containers} containers still run on node {node.id}; the evacuation is tried again."
-            for node in self._read(set(node_ids))
-            if node.containers
-        }
+        found = {node.id: node for node in self._read(set(node_ids))}
+        left = {node_id: why for node_id in node_ids if (why := _not_empty(node_id, found.get(node_id))) is not None}
         return left | refused
 
-    def restore(self, capacities: Mapping[str, Capacity]) -> dict[str, str]:
-        """Give back what an interrupted evacuation has left at nothing; a sentence for each node that has it not.
+    def restore(self, capacities: Mapping[str, Capacity]) -> dict[str, NotDone]:
+        """Give back what an interrupted evacuation has left at nothing; why some nodes do not have it, by node id.
 
         Raises ManagerError. A stop ends it at once: the labels still remember the rest.
         """
         if not capacities:
             return {}
-        failed: dict[str, str] = {}
+        failed: dict[str, NotDone] = {}
         try:
             for node_id, capacity in capacities.items():
                 try:
                     self._resource_manager.set_capacity(node_id, capacity)
                 except RejectedError as error:
-                    failed[node_id] = f"Node {node_id} has no resources, and does not get them back: {error}"
+                    why = f"Node {node_id} has no resources, and does not get them back: {error}"
+                    failed[node_id] = NotDone(why, for_good=True)
             nodes = self._wait_until_restored(capacities.keys() - failed.keys())
         except StoppedError:
             _log_left(capacities)
             raise
-        return {node.id: _not_restored(node.id) for node in nodes if _is_empty(node)} | failed
+        restored = {node.id for node in nodes if not _is_empty(node)}
+        return {node_id: _not_restored(node_id) for node_id in capacities if node_id not in restored} | failed
 
     def _read(self, node_ids: Collection[str]) -> list[YarnNode]:
         return [node for node in self._resource_manager.read_nodes() if node.id in node_ids]
 
-    def _end_containers(self, nodes: Sequence[YarnNode]) -> dict[str, str]:
-        """Of nodes that have resources; a sentence for each of which it is known that it is not done."""
+    def _end_containers(self, nodes: Sequence[YarnNode]) -> dict[str, NotDone]:
+        """Of nodes that have resources; why it is not done of some, by node id."""
         remembering, refused = self._labels(nodes)
         self._resource_manager.add_labels(sorted(set(remembering.values())))
         self._resource_manager.set_labels(remembering)
@@ -318,27 +339,29 @@ class Evacuation:
             self._restore(taken)
         return refused | self._forget(nodes, remembering)
 
-    def _labels(self, nodes: Sequence[YarnNode]) -> tuple[dict[str, str], dict[str, str]]:
-        """The labels that remember the resources of nodes, and a sentence for each node without one."""
-        remembering, refused = {}, {}
+    def _labels(self, nodes: Sequence[YarnNode]) -> tuple[dict[str, str], dict[str, NotDone]]:
+        """The labels that remember the resources of nodes, and why some have none, by node id."""
+        remembering: dict[str, str] = {}
+        refused: dict[str, NotDone] = {}
         for node in nodes:
             mark = self._marks.mark(node.label)
             label = None if mark is None else self._marks.name(NodeMark(own=mark.own, capacity=node.capacity))
             if mark is None:
-                refused[node.id] = f"Node {node.id} has lost its label; it is not evacuated."
+                refused[node.id] = NotDone(f"Node {node.id} has lost its label; it is not evacuated yet.")
             elif label is None:
-                refused[node.id] = f"Node {node.id} is not evacuated: its label {mark.own} is too long."
+                why = f"Node {node.id} is not evacuated: its label {mark.own} is too long."
+                refused[node.id] = NotDone(why, for_good=True)
             else:
                 remembering[node.id] = label
         return remembering, refused
 
-    def _take(self, node: YarnNode) -> Mapping[str, str]:
-        """Take a node's resources away; a sentence if YARN rejects it."""
+    def _take(self, node: YarnNode) -> Mapping[str, NotDone]:
+        """Take a node's resources away; why not, by node id, if YARN rejects it."""
         try:
             # A stop does not end it: a request that is still under way could overtake the one that gives them back.
             self._resource_manager.set_capacity(node.id, _nothing(node.capacity), seconds=_RESTORE_SECONDS)
         except RejectedError as error:
-            return {node.id: f"Node {node.id} is not evacuated: {error}"}
+            return {node.id: NotDone(f"Node {node.id} is not evacuated: {error}", for_good=True)}
         return {}
 
     def _wait_until_taken(self, taken: dict[str, Capacity], node_ids: Collection[str]) -> None:
@@ -364,7 +387,8 @@ class Evacuation:
         deadline = time.monotonic() + _EMPTY_SECONDS
         empty = 0
         while empty < 2 and time.monotonic() < deadline:
-            empty = 0 if any(node.containers for node in self._read(node_ids)) else empty + 1
+            nodes = self._read(node_ids)
+            empty = empty + 1 if len(nodes) == len(node_ids) and not any(node.containers for node in nodes) else 0
             self._stop.sleep(_POLL_SECONDS)
 
     def _restore(self, taken: Mapping[str, Capacity]) -> None:
@@ -390,8 +414,8 @@ class Evacuation:
             self._stop.sleep(_POLL_SECONDS)
         return nodes
 
-    def _forget(self, nodes: Iterable[YarnNode], remembering: Mapping[str, str]) -> dict[str, str]:
-        """Set the former labels of nodes that have their resources back; a sentence for each other one."""
+    def _forget(self, nodes: Iterable[YarnNode], remembering: Mapping[str, str]) -> dict[str, NotDone]:
+        """Set the former labels of nodes that have their resources back; why the others have not, by node id."""
         former = {node.id: node.label for node in nodes}
         restored = self._wait_until_restored(remembering.keys())
         self._resource_manager.set_labels(
@@ -405,12 +429,20 @@ class Evacuation:
         return {node.id: _not_restored(node.id) for node in restored if _is_empty(node)}
 
 
+def _not_empty(node_id: str, node: YarnNode | None) -> NotDone | None:
+    if node is None:
+        return NotDone(f"Not known to be in force: YARN does not list node {node_id} now, so containers may run there.")
+    if node.containers:
+        return NotDone(f"{node.containers} containers still run on node {node_id}; the evacuation is tried again.")
+    return None
+
+
 def _is_empty(node: YarnNode) -> bool:
     return node.live and node.capacity.is_zero
 
 
-def _not_restored(node_id: str) -> str:
-    return f"Node {node_id} does not have its resources back; they are given back again."
+def _not_restored(node_id: str) -> NotDone:
+    return NotDone(f"Node {node_id} does not have its resources back; they are given back again.")
 
 
 def _log_left(capacities: Mapping[str, Capacity]) -> None:

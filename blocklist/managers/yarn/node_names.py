@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from blocklist.managers.plan import merged_block
+from blocklist.managers.plan import NotInForce, merged_block
 from blocklist.managers.stopping import Stopping
 from blocklist.model.names import NameIndex, normalize_address, normalize_name
 from blocklist.model.node import BlockedNode
@@ -39,13 +39,13 @@ class UnresolvedError(Exception):
 class Blocks:
     """The blocked hosts: `by_host` has one block for each, `ids` the ids on the list that mean it.
 
-    `unknown` has the ids that mean no host of YARN, or of which that is not known, with a sentence. While there are
+    `not_in_force` has the ids that mean no host of YARN, and those of which that is not known. While there are
     `unresolved` addresses no host may be freed: it may be the one that such an address means.
     """
 
     by_host: Mapping[str, BlockedNode] = field(default_factory=dict)
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    not_in_force: NotInForce = field(default_factory=NotInForce)
     unresolved: Sequence[str] = ()
 
 
@@ -57,7 +57,8 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
     looked_up: dict[str, Collection[str]] = {}
     index = NameIndex(hosts, lambda name: looked_up.get(name, ()))
     ids: defaultdict[str, list[str]] = defaultdict(list)
-    unknown = {}
+    refused: dict[str, str] = {}
+    pending: dict[str, str] = {}
     unresolved = []
     for node_id in sorted(blocked):
         found = set(index.matching(node_id))
@@ -66,16 +67,17 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
             try:
                 looked_up[node_id] = {normalize_name(name) for name in names_of(address)}
             except UnresolvedError as error:
-                unknown[node_id] = str(error)
+                pending[node_id] = str(error)
                 unresolved += [node_id] if error.since_start else []
                 continue
             found = set(index.matching(node_id))
         for host in found:
             ids[host].append(node_id)
         if not found:
-            unknown[node_id] = f"YARN has no node {node_id}."
+            refused[node_id] = f"YARN has no node {node_id}."
     merged = {host: merged_block(host, (blocked[node_id] for node_id in its)) for host, its in ids.items()}
-    return Blocks(by_host=merged, ids=dict(ids), unknown=unknown, unresolved=unresolved)
+    not_in_force = NotInForce(refused=refused, pending=pending)
+    return Blocks(by_host=merged, ids=dict(ids), not_in_force=not_in_force, unresolved=unresolved)
 
 
 def withheld_message(hosts: Sequence[str], unresolved: Sequence[str]) -> str:

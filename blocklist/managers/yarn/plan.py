@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from blocklist.managers.plan import ManagerPlan, PlanStep, StepAction, block_step, evacuates, format_end
+from blocklist.managers.plan import ManagerPlan, NotInForce, PlanStep, StepAction, block_step, evacuates, format_end
 from blocklist.managers.yarn.node_names import Blocks
 from blocklist.model.node import BlockedNode
 
 # What the ResourceManager's REST API says of nodes and labels, as values. Pure.
 
 RUNNING: Final = "RUNNING"
-LIVE_STATES: Final = frozenset({RUNNING, "UNHEALTHY", "DECOMMISSIONING"})
-"""Of a node whose NodeManager is there, and which may have containers."""
+_GONE_STATES: Final = frozenset({"NEW", "DECOMMISSIONED", "LOST", "REBOOTED", "SHUTDOWN"})
+"""Of a node without a NodeManager. In any other state, also one that is new to this manager, it may have containers."""
+_NUMBER: Final = re.compile("[0-9]{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,7 @@ class YarnNode:
 
     @property
     def live(self) -> bool:
-        return self.state in LIVE_STATES
+        return self.state not in _GONE_STATES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +74,7 @@ def parse_nodes(body: object) -> list[YarnNode]:
     """The answer to `/nodes`. Raises ValueError for an unexpected one."""
     if not isinstance(body, dict) or "nodes" not in body:
         raise ValueError("the answer is not a list of nodes")
-    # Without any node, `nodes` is null or empty.
+    # Without any node, as after a restart, `nodes` is null or empty.
     return [_node(fields) for fields in _entries(body["nodes"] or {}, "node")]
 
 
@@ -109,29 +110,36 @@ def _node(fields: Mapping[str, Any]) -> YarnNode:
     if not isinstance(host, str):
         raise ValueError("a node has no nodeHostName")
     labels = _list(fields.get("nodeLabels"))
-    return YarnNode(
+    node = YarnNode(
         id=node_id if isinstance(node_id, str) else host,
         host=host,
-        state=str(fields.get("state", "")),
+        state=str(fields.get("state") or ""),
         rack=str(fields.get("rack") or ""),
         label=str(labels[0]) if labels else "",
-        containers=_number(fields.get("numContainers")),
-        capacity=_capacity(fields),
     )
+    if not node.live:
+        return node
+    try:
+        return replace(node, containers=_number(fields, "numContainers"), capacity=_capacity(fields))
+    except ValueError as error:
+        # Nothing is done by halves: without its resources a node would look as if an evacuation had taken them.
+        raise ValueError(f"of node {node.id} {error}") from None
 
 
 def _capacity(fields: Mapping[str, Any]) -> Capacity:
     total = fields.get("totalResource")
-    if not isinstance(total, dict):  # Before Hadoop 3.
-        used = [_number(fields.get(key)) for key in ("usedMemoryMB", "usedVirtualCores")]
-        free = [_number(fields.get(key)) for key in ("availMemoryMB", "availableVirtualCores")]
+    if total is None:  # Before Hadoop 3.
+        used = [_number(fields, key) for key in ("usedMemoryMB", "usedVirtualCores")]
+        free = [_number(fields, key) for key in ("availMemoryMB", "availableVirtualCores")]
         return Capacity(megabytes=max(0, used[0] + free[0]), vcores=max(0, used[1] + free[1]))
+    if not isinstance(total, dict):
+        raise ValueError("totalResource is no object")
     further = [
-        Further(str(it.get("name")), str(it.get("units") or ""), _number(it.get("value")))
+        Further(str(it.get("name")), str(it.get("units") or ""), _number(it, "value"))
         for it in _entries(total.get("resourceInformations") or {}, "resourceInformation")
         if it.get("name") not in {"memory-mb", "vcores"}
     ]
-    return Capacity(megabytes=_number(total.get("memory")), vcores=_number(total.get("vCores")), further=tuple(further))
+    return Capacity(megabytes=_number(total, "memory"), vcores=_number(total, "vCores"), further=tuple(further))
 
 
 def _parse_labels(body: object) -> dict[str, bool]:
@@ -172,8 +180,16 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    """A whole number, also as text, as some proxies and versions write it. Raises ValueError for anything else."""
+    value = fields.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return int(value)
+    raise ValueError(f"{name} is {value!r:.50}, which is not a number")
 
 
 # The node labels by which the manager marks a node, and what they remember. Pure.
@@ -335,13 +351,18 @@ def make_plan(
     *,
     min_nodes: int = 0,
     masters: Mapping[str, Sequence[str]] | None = None,
+    missing: Collection[str] = (),
+    reason_of_missing: Callable[[str], str] = str,
 ) -> LabelPlan:
-    """The steps from `state` to `blocks`, the blocked hosts.
+    """The steps from `state` to `blocks`, the blocked hosts; `missing` are hosts that YARN listed before, and not now.
 
     At least `min_nodes` hosts stay in service. `masters` are the applications whose ApplicationMaster runs on a node.
     """
     hosts = state.by_host()
-    changes = _Changes(refused=dict(blocks.unknown))
+    changes = _Changes(refused=dict(blocks.not_in_force.refused))
+    # A label on the host is in force although its NodeManagers are not listed.
+    unlisted = {host: blocks.ids.get(host, ()) for host in missing if host not in hosts}
+    pending = {node_id: reason_of_missing(host) for host, ids in unlisted.items() for node_id in ids}
     kept = _within_limit(blocks, hosts, state, marks, min_nodes, changes.refused)
     for host in sorted(hosts):
         if host in kept:
@@ -353,7 +374,7 @@ def make_plan(
             _free_host(host, hosts[host], state, marks, changes)
     return LabelPlan(
         steps=tuple(changes.steps),
-        refused=changes.refused,
+        not_in_force=NotInForce(refused=changes.refused, pending={**blocks.not_in_force.pending, **pending}),
         labels=changes.labels,
         then_labels=changes.then_labels,
         restore=changes.restore,

@@ -320,10 +320,14 @@ class ResourceManager:
             raise self._unexpected(error) from error
 
     def read_nodes(self) -> list[YarnNode]:
+        """Raises NoAnswerError if there are none: so it answers after its restart."""
         try:
-            return parse_nodes(self._active.get("/nodes", states=_EVERY_STATE))
+            nodes = parse_nodes(self._active.get("/nodes", states=_EVERY_STATE))
         except ValueError as error:
             raise self._unexpected(error) from error
+        if not nodes:
+            raise NoAnswerError(f"The ResourceManager {self.url} lists no nodes at all.")
+        return nodes
 
     def read_masters(self) -> dict[str, list[str]]:
         """For each node, by id, the applications whose ApplicationMaster runs there."""
