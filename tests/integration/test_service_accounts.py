@@ -14,9 +14,10 @@ from app.auth import oidc
 from app.settings import SettingsError, read_settings
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
-from tests.integration.fake_issuer import FakeIssuer, running_issuer
+from tests.integration.fake_issuer import FakeIssuer, rsa_key, running_issuer
 from tests.integration.in_process import refusal
 from tests.integration.problems import problem_of
+from tests.integration.process import wait_until
 from tests.integration.secured import SecuredInProcess, secured_in_process
 from tests.integration.test_tls import certificate
 
@@ -95,6 +96,24 @@ def test_one_without_a_role_is_forbidden_and_named(
 ) -> None:
     answer = get(secured, sign(api_server[0], "system:serviceaccount:ops:bob"))
     assert "The ServiceAccount ops/bob has no role" in problem_of(answer, 403)["detail"]
+
+
+def test_its_token_ends_when_the_api_server_withdraws_the_key(
+    secured: SecuredInProcess, api_server: tuple[FakeIssuer, Path]
+) -> None:
+    issuer, _ = api_server
+    issuer.keys["old"] = rsa_key()
+    secured.clock.advance(11)  # after the last fetch of another test
+    token = issuer.sign("old", sub="system:serviceaccount:ops:ann", exp=int(time.time()) + 86_400)
+
+    def status() -> int:
+        with secured.client(token) as client:
+            return client.get("/blocklist").status_code
+
+    assert status() == 200
+    del issuer.keys["old"]
+    secured.clock.advance(301)
+    wait_until(lambda: status() == 401)
 
 
 @pytest.mark.parametrize(
