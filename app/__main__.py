@@ -11,6 +11,8 @@ if __name__ == "__main__":
     # Until the service serves there is nothing to finish. Without a handler process 1 of a container ignores SIGTERM.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: os._exit(128 + received))
+    # `blocklist serve` blocks them until here.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     # Imports make no garbage, and collection takes a sixth of the start. app.server enables it again.
     gc.disable()
     # structlog would import it for coloured tracebacks, which are not used: 4 MB, and a twelfth of the start.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -12,6 +14,9 @@ EXIT_FAULT, EXIT_INTERRUPTED = 3, 130
 
 def main() -> int:
     """As run_command, in a process that ends with it."""
+    if os.getpid() == 1:
+        # Of a container: it ignores signals without a handler.
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         return run_command()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -149,6 +150,8 @@ def service(context: typer.Context) -> None:
     path = os.pathsep.join(filter(None, [str(_service_folder()), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-P", "-m", "app", context.info_name or "serve", *context.args]
     flush()
+    # Process 1 of a container ignores signals without a handler, as those of the next program are not set yet.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     os.execve(command[0], command, {**os.environ, "PYTHONPATH": path})  # noqa: S606 - see above
 
 

@@ -17,7 +17,7 @@ from tests.length import LENGTH
 STARTS: Final = 12 * LENGTH
 MAX_SECONDS: Final = 10
 """For a loaded machine; without a handler it would not end at all."""
-COMMAND: Final = [sys.executable, "-m", "app"]
+COMMAND: Final = [sys.executable, "-m", "blocklist.cli", "serve"]
 ENDED: Final = {0, 128 + signal.SIGTERM, -signal.SIGTERM}
 """A stop as requested, one while there was nothing to stop yet, and one before the program began."""
 FIRST_PROCESS: Final = ["unshare", "--pid", "--fork", "--kill-child"]
