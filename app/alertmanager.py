@@ -7,7 +7,7 @@ import re
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -16,10 +16,14 @@ from typing import Annotated, Any, Final, Literal
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.engine import Connection
 
 from app.engine.handler import BlocklistHandler, Command
 from app.engine.limits import LimitGuard
-from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissals
+from app.store.automatic import AlertEvent, read_events, write_events
+from app.store.queries import Topic
+from app.store.store import Store
+from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissal, Dismissals
 from blocklist.model.changes import Author
 from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, claim_of
 from blocklist.model.draft import Draft
@@ -49,6 +53,7 @@ class AlertBody(BaseModel):
     annotations: dict[str, str] = {}
     fingerprint: str = ""
     startsAt: Any = None  # noqa: N815
+    endsAt: Any = None  # noqa: N815
 
 
 class AlertmanagerPost(BaseModel):
@@ -142,16 +147,18 @@ def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
         name=alert.labels.get("alertname", ""),
         summary=alert.annotations.get("summary", ""),
         started_at=_unix_millis(alert.startsAt),
+        ended_at=_unix_millis(alert.endsAt) if alert.status == "resolved" else None,
     )
 
 
 def _unix_millis(time: object) -> int | None:
-    """A time as RFC 3339 writes it; None for anything else."""
+    """A time as RFC 3339 writes it; None for anything else, and for Go's zero time in the year 1."""
     try:
         moment = datetime.fromisoformat(time) if isinstance(time, str) else None
-        return None if moment is None or moment.tzinfo is None else int(moment.timestamp() * 1000)
+        millis = 0 if moment is None or moment.tzinfo is None else int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+    return millis if millis > 0 else None
 
 
 def node_of(labels: Mapping[str, str], node_label: str) -> str | None:
@@ -183,6 +190,7 @@ class AlertOutcome(StrEnum):
     RENEWED = "renewed"
     UNCHANGED = "unchanged"
     DISMISSED = "dismissed"
+    LATE = "late"
     FREED = "freed"
     KEPT = "kept"
     CROWDED = "crowded"
@@ -198,7 +206,7 @@ class AlertOutcome(StrEnum):
 class Alert:
     """An alert about a node. `fingerprint` identifies it in all posts: 16 hex digits.
 
-    `started_at` is since when it fires (Unix ms), None if that is unknown.
+    `started_at` and `ended_at` are its startsAt and endsAt, by the sender's clock (Unix ms); None if unknown.
     """
 
     node: str
@@ -208,6 +216,12 @@ class Alert:
     name: str
     summary: str
     started_at: int | None = None
+    ended_at: int | None = None
+
+    @property
+    def owner(self) -> str:
+        """The owner of its claim."""
+        return f"alertmanager/{self.fingerprint}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,9 +233,53 @@ class Decision:
     outcomes: tuple[AlertOutcome, ...] = ()
 
 
-def owner_of(fingerprint: str) -> str:
-    """The owner of an alert's claim."""
-    return f"alertmanager/{fingerprint}"
+# Which event of an alert a post is about. startsAt and endsAt are compared with each other alone: they are times of the
+# sender's clock.
+
+
+def is_late(alert: Alert, event: AlertEvent | None, now: int, duration: int) -> bool:
+    """Whether the post is about an event that is over. `event` is the last one that is known of the alert.
+
+    If such an alert is still posted as firing `duration` after the service saw it end, it fires: Alertmanager resolves
+    an alert when it has not heard of Prometheus for some minutes, and later posts it with the same startsAt.
+    """
+    if event is None:
+        return False
+    if alert.firing:
+        return _has_ended(alert, event) and event.resolved_at is not None and now < event.resolved_at + duration
+    end = alert.started_at if alert.ended_at is None else alert.ended_at
+    return event.started is not None and end is not None and end < event.started
+
+
+def is_dismissed(alert: Alert, event: AlertEvent | None, dismissal: Dismissal | None) -> bool:
+    """Whether somebody unblocked the node, and the alert has not been seen to end, and fired again, since then."""
+    if dismissal is None:
+        return False
+    return event is None or event.revision < dismissal.revision or _has_ended(alert, event)
+
+
+def is_known(alert: Alert, event: AlertEvent | None) -> bool:
+    """Whether the service has seen this event of a firing alert before."""
+    if event is None or alert.started_at is None:
+        return False
+    return alert.started_at <= max(event.started or 0, event.ended or 0)
+
+
+def event_after(alert: Alert, event: AlertEvent | None, now: int, revision: int) -> AlertEvent:
+    """The last event of an alert after a post that is not late; `revision` is that of the list then."""
+    before = event or AlertEvent(None)
+    started = max(filter(None, (before.started, alert.started_at)), default=None)
+    if alert.firing:
+        return AlertEvent(started, revision=before.revision)
+    ended = alert.started_at if alert.ended_at is None else alert.ended_at
+    return AlertEvent(started, ended, now, revision)
+
+
+def _has_ended(alert: Alert, event: AlertEvent) -> bool:
+    return alert.started_at is not None and event.ended is not None and alert.started_at <= event.ended
+
+
+# What alerts claim of a node.
 
 
 def decide(
@@ -231,15 +289,17 @@ def decide(
     duration: int,
     author: str | None,
     repeat: Repeat | None = None,
+    *,
+    continues: bool = False,
 ) -> Decision:
     """Decide about one node from its alerts, each given at most once. `claims` are those on it at `now`.
 
     Each firing alert claims the node until now + `duration`, or that of `repeat` if the node was blocked before. It is
-    renewed when less than half of `duration` is left,
-    or if its action has changed. The claim of an alert that has resolved is removed. A node has at most MAX_CLAIMS
-    claims: further alerts wait until there is room.
+    renewed when less than half of `duration` is left, or if its action has changed. The claim of an alert that has
+    resolved is removed. A node has at most MAX_CLAIMS claims: further alerts wait until there is room. With `continues`
+    the service knows the events of all firing alerts.
     """
-    node = _Node(claims, now, duration if repeat is None else repeat.duration, author, repeat)
+    node = _Node(claims, now, author, repeat, duration=duration, continues=continues)
     # Resolved alerts first: they make room.
     outcomes = {alert.fingerprint: node.resolve(alert) for alert in alerts if not alert.firing}
     outcomes |= {alert.fingerprint: node.fire(alert) for alert in alerts if alert.firing}
@@ -261,17 +321,19 @@ class _Node:
         self,
         claims: Claims,
         now: int,
-        duration: int,
         author: str | None,
         repeat: Repeat | None,
+        *,
+        duration: int,
+        continues: bool,
     ) -> None:
         self.remaining = {claim.owner: claim for claim in claims}
         self._was_free = not claims
         self._now = now
-        self._end = now + duration
-        self._duration = duration
+        self._duration = duration if repeat is None else repeat.duration
         self._author = author
         self._repeat = repeat
+        self._continues = continues
         self._changed: set[str] = set()
 
     @property
@@ -280,12 +342,12 @@ class _Node:
 
     def resolve(self, alert: Alert) -> AlertOutcome:
         """Remove the alert's claim. Whether that frees the node is known after all alerts."""
-        claim = self.remaining.pop(owner_of(alert.fingerprint), None)
+        claim = self.remaining.pop(alert.owner, None)
         return AlertOutcome.UNCHANGED if claim is None else AlertOutcome.KEPT
 
     def fire(self, alert: Alert) -> AlertOutcome:
         """Make or renew the alert's claim."""
-        current = self.remaining.get(owner_of(alert.fingerprint))
+        current = self.remaining.get(alert.owner)
         if current is not None:
             return self._renew(alert, current) if self._needs_renewal(alert, current) else AlertOutcome.UNCHANGED
         if len(self.remaining) >= MAX_CLAIMS:
@@ -303,8 +365,11 @@ class _Node:
         return AlertOutcome.RENEWED
 
     def _put(self, alert: Alert, start: int, cause: str) -> None:
-        block = BlockedNode(id=alert.node, action=alert.action, start=start, end=self._end, cause=cause)
-        claim = Claim(owner=owner_of(alert.fingerprint), author=self._author, block=block, repeat=self._repeat)
+        end = self._now + self._duration
+        block = BlockedNode(id=alert.node, action=alert.action, start=start, end=end, cause=cause)
+        claim = Claim(
+            owner=alert.owner, author=self._author, block=block, repeat=self._repeat, continues=self._continues
+        )
         self.remaining[claim.owner] = claim
         self._changed.add(claim.owner)
 
@@ -338,19 +403,25 @@ together."""
 ALERTS_CHECKED_ALONE: Final = 10
 """Number of alerts that are applied in one transaction if a limit rejects some: then each node is checked alone, and
 each check may scan the whole list, which takes milliseconds."""
+_REMEMBERED: Final = frozenset(AlertOutcome) - {AlertOutcome.LATE, AlertOutcome.CROWDED, AlertOutcome.LIMITED}
+"""Outcomes of alerts whose event is remembered: one that could not block the node may do so later, as a new one."""
+_MADE: Final = {AlertOutcome.BLOCKED, AlertOutcome.MERGED, AlertOutcome.RENEWED, AlertOutcome.UNCHANGED}
 _Claimed = Mapping[str, Sequence[str]]
 """Where the owners of resolved alerts have claims before the post."""
+_Events = Mapping[str, AlertEvent]
+"""The last events of alerts, by owner."""
+_Assessed = list[tuple[Alert, AlertOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class AlertResults:
     """The outcomes of the alerts of a post, and the nodes rejected by a limit: messages by node id."""
 
-    outcomes: Tally[AlertOutcome] = field(default_factory=Tally)
+    assessed: _Assessed = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: AlertResults) -> None:
-        self.outcomes.update(other.outcomes)
+        self.assessed.extend(other.assessed)
         self.refused.update(other.refused)
 
 
@@ -362,10 +433,12 @@ class AlertBlocker:
 
     def __init__(
         self,
+        store: Store,
         handler: BlocklistHandler,
         guard: LimitGuard,
         dismissals: Dismissals,
         automatic_blocks: AutomaticBlocks,
+        clock: Callable[[], int],
         *,
         node_label: str,
         duration: int,
@@ -373,17 +446,19 @@ class AlertBlocker:
         self.posts = 0
         self.truncated = 0
         self.alerts: Tally[AlertOutcome] = Tally()
+        self._store = store
         self._handler = handler
         self._guard = guard
         self._dismissals = dismissals
         self._automatic_blocks = automatic_blocks
+        self._clock = clock
         self._node_label = node_label
         self._duration = duration
 
     async def process(
         self, post: AlertmanagerPost, author: Author, role: Role, check_owner: Callable[[str], None]
-    ) -> tuple[AlertResults, int]:
-        """Apply the alerts of a post; what became of them, and the revision after that.
+    ) -> tuple[Tally[AlertOutcome], int]:
+        """Apply the alerts of a post; the number of alerts by outcome, and the revision after that.
 
         `check_owner` raises ForbiddenError for an owner for whom it may not make claims. Raises UnavailableError; then
         the changes, or some of them, may or may not be stored.
@@ -391,24 +466,67 @@ class AlertBlocker:
         parsed = await read_alerts(post.alerts, self._node_label)
         alerts = [alert for alert in parsed if isinstance(alert, Alert)]
         for alert in alerts:
-            check_owner(owner_of(alert.fingerprint))
+            check_owner(alert.owner)
+        outcomes, revision = await self._apply_and_remember(alerts, author, role)
+        outcomes.update(outcome for outcome in parsed if isinstance(outcome, AlertOutcome))
+        self.posts += 1
+        self.truncated += post.truncated
+        self.alerts.update(outcomes)
+        return outcomes, revision
+
+    async def _apply_and_remember(
+        self, alerts: Sequence[Alert], author: Author, role: Role
+    ) -> tuple[Tally[AlertOutcome], int]:
+        owners = {alert.owner for alert in alerts}
+        events = await self._store.read(lambda connection: read_events(connection, owners)) if owners else {}
+        results, revision = await self._submit(alerts, author, role, events)
+        for node, message in results.refused.items():
+            log.warning("limit rejected the block of an alert", node=node, limit=message)
+        tally = Tally(outcome for _, outcome in results.assessed)
+        if not owners:
+            return tally, revision
+        now = self._clock()
+        late = await self._store.write(
+            lambda connection: self._remember(connection, results.assessed, events, now, revision), Topic.ALERTS
+        )
+        if late:
+            # Another post, perhaps to another replica, has said meanwhile that these are over.
+            _, revision = await self._submit([replace(alert, firing=False) for alert, _ in late], author, role, {})
+            tally.subtract(outcome for _, outcome in late)
+            tally[AlertOutcome.LATE] += len(late)
+        return tally, revision
+
+    def _remember(
+        self, connection: Connection, assessed: _Assessed, events: _Events, now: int, revision: int
+    ) -> _Assessed:
+        """Store the events of these alerts; return those that blocked a node, and were over by then."""
+        stored = read_events(connection, {alert.owner for alert, _ in assessed})
+        news = {owner for owner, event in stored.items() if event != events.get(owner)}
+        late: _Assessed = []
+        after: dict[str, AlertEvent] = {}
+        for alert, outcome in assessed:
+            event = after.get(alert.owner, stored.get(alert.owner))
+            if alert.owner in news and is_late(alert, event, now, self._duration):
+                late += [(alert, outcome)] if alert.firing and outcome in _MADE else []
+            elif outcome in _REMEMBERED:
+                after[alert.owner] = event_after(alert, event, now, revision)
+        write_events(connection, after, now)
+        return late
+
+    async def _submit(
+        self, alerts: Sequence[Alert], author: Author, role: Role, events: _Events
+    ) -> tuple[AlertResults, int]:
         results, revision = AlertResults(), 0
         parts = deque(_parts(_by_node(alerts), ALERTS_PER_TRANSACTION))
         while parts:
             part = parts.popleft()
-            command = partial(self._apply, alerts_by_node=part, role=role)
+            command = partial(self._apply, alerts_by_node=part, role=role, events=events)
             applied = await self._handler.submit(command, author)
             revision = applied.revision
             if applied.value is None:
                 parts.extendleft(reversed([*_parts(part, ALERTS_CHECKED_ALONE)]))
             else:
                 results.add(applied.value)
-        results.outcomes.update(outcome for outcome in parsed if isinstance(outcome, AlertOutcome))
-        for node, message in results.refused.items():
-            log.warning("limit rejected the block of an alert", node=node, limit=message)
-        self.posts += 1
-        self.truncated += post.truncated
-        self.alerts.update(results.outcomes)
         return results, revision
 
     def _apply(
@@ -416,14 +534,15 @@ class AlertBlocker:
         draft: Draft,
         alerts_by_node: Mapping[str, Sequence[Alert]],
         role: Role,
+        events: _Events,
     ) -> AlertResults | None:
         """Apply all alerts, but those that a limit rejects; None, and nothing is applied, if they are too many then."""
-        resolved = {owner_of(it.fingerprint) for alerts in alerts_by_node.values() for it in alerts if not it.firing}
+        resolved = {it.owner for alerts in alerts_by_node.values() for it in alerts if not it.firing}
         claimed = nodes_claimed_by(draft, resolved, draft.now)
 
         def everything(draft: Draft) -> AlertResults:
-            commands = (self._command(node, alerts, claimed) for node, alerts in alerts_by_node.items())
-            return AlertResults(Tally(outcome for command in commands for outcome in command(draft)))
+            commands = (self._command(node, alerts, claimed, events) for node, alerts in alerts_by_node.items())
+            return AlertResults([it for command in commands for it in command(draft)])
 
         # Checking limits may scan the whole list. Usually none is reached, so check all nodes at once first.
         if len(alerts_by_node) > 1 and self._guard.dry_run(everything, role)(draft).refusal is None:
@@ -433,33 +552,42 @@ class AlertBlocker:
         results = AlertResults()
         for node, alerts in alerts_by_node.items():
             try:
-                outcomes = self._guard.enforce(self._command(node, alerts, claimed), role)(draft)
+                assessed = self._guard.enforce(self._command(node, alerts, claimed, events), role)(draft)
             except LimitError as error:
                 results.refused[node] = error.detail
-                results.outcomes[AlertOutcome.LIMITED] += sum(alert.firing for alert in alerts)
-                outcomes = self._command(node, [alert for alert in alerts if not alert.firing], claimed)(draft)
-            results.outcomes.update(outcomes)
+                assessed = [(alert, AlertOutcome.LIMITED) for alert in alerts if alert.firing]
+                ended = [alert for alert in alerts if not alert.firing]
+                assessed += self._command(node, ended, claimed, events)(draft)
+            results.assessed.extend(assessed)
         return results
 
-    def _command(self, node: str, alerts: Sequence[Alert], claimed: _Claimed) -> Command[Sequence[AlertOutcome]]:
-        def run(draft: Draft) -> Sequence[AlertOutcome]:
+    def _command(self, node: str, alerts: Sequence[Alert], claimed: _Claimed, events: _Events) -> Command[_Assessed]:
+        def run(draft: Draft) -> _Assessed:
+            ignored = {alert.fingerprint: why for alert in alerts if (why := self._ignored(draft, alert, events))}
+            counted = [alert for alert in alerts if alert.fingerprint not in ignored]
             current = draft.get_blocked(node)
             claims = () if current is None else draft.live_claims(current)
-            dismissed = {it.fingerprint for it in alerts if it.firing and self._is_dismissed(draft, it)}
-            counted = [alert for alert in alerts if alert.fingerprint not in dismissed]
-            repeat = self._automatic_blocks.repeat(draft, node, self._duration, draft.now)
-            decision = decide(claims, counted, draft.now, self._duration, draft.author.name, repeat)
+            continues = all(is_known(alert, events.get(alert.owner)) for alert in counted if alert.firing)
+            repeat = self._automatic_blocks.repeat(draft, node, self._duration, draft.now, continues=continues)
+            author = draft.author.name
+            decision = decide(claims, counted, draft.now, self._duration, author, repeat, continues=continues)
             if decision.put or decision.remove:
                 draft.change_claims(node, decision.put, decision.remove)
             outcomes = map(partial(_resolve_elsewhere, draft, claimed), counted, decision.outcomes)
-            return [*outcomes, *([AlertOutcome.DISMISSED] * len(dismissed))]
+            return [
+                *zip(counted, outcomes, strict=True),
+                *((alert, ignored[alert.fingerprint]) for alert in alerts if alert.fingerprint in ignored),
+            ]
 
         return run
 
-    def _is_dismissed(self, draft: Draft, alert: Alert) -> bool:
-        """Whether the node was unblocked while the alert was firing already."""
-        dismissal = self._dismissals.find(draft, alert.node, owner_of(alert.fingerprint))
-        return dismissal is not None and alert.started_at is not None and alert.started_at <= dismissal.at
+    def _ignored(self, draft: Draft, alert: Alert, events: _Events) -> AlertOutcome | None:
+        """Why a post changes nothing; None if it counts."""
+        event = events.get(alert.owner)
+        if is_late(alert, event, draft.now, self._duration):
+            return AlertOutcome.LATE
+        dismissal = self._dismissals.find(draft, alert.node, alert.owner) if alert.firing else None
+        return AlertOutcome.DISMISSED if is_dismissed(alert, event, dismissal) else None
 
 
 def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: AlertOutcome) -> AlertOutcome:
@@ -468,7 +596,7 @@ def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: A
     What the name of its node means may be another node than when it fired, or none, as labels, blocks and what is known
     about machines change. Nobody else would remove them before their end.
     """
-    owner = owner_of(alert.fingerprint)
+    owner = alert.owner
     for node_id in () if alert.firing else claimed.get(owner, ()):
         node = draft.get(node_id)
         if node is not None and claim_of(draft.live_claims(node), owner) is not None:

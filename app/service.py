@@ -158,10 +158,12 @@ class Service:
             clock,
         )
         self.alert_blocker = AlertBlocker(
+            store,
             self.handler,
             self.limit_guard,
             self.dismissals,
             self.automatic_blocks,
+            clock,
             node_label=settings.alertmanager_node_label,
             duration=to_millis(settings.alertmanager_duration),
         )

@@ -42,13 +42,13 @@ async def post_alerts(request: Request, principal: ClaimsOperator) -> Response:
         raise InvalidError("Content-Type: send application/json.")
     post: AlertmanagerPost = await parse_in_turns(await read_body(request, MAX_POST_BODY), parse_post)
     post_author = author(principal, Source.ALERTMANAGER)
-    results, revision = await service_of(request).alert_blocker.process(
+    outcomes, revision = await service_of(request).alert_blocker.process(
         post,
         post_author._replace(name=post_author.name or _DEFAULT_AUTHOR),
         principal.role,
         principal.check_may_claim_for,
     )
-    body = _body(results.outcomes, post.truncated)
+    body = _body(outcomes, post.truncated)
     return JsonResponse(request, dump_json(body), revision=revision)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from blocklist.model.automatic_blocks import MEMORY_MS
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, revision_of
-from tests.integration.conftest import Start, StartInProcess
+from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
@@ -224,12 +226,27 @@ class TestDismissal:
         assert post_alerts(in_process_client, post(self.FIRING)) == {"blocked": 1}
 
     @pytest.mark.parametrize("starts", [None, 5, "", "soon", "1970-01-01T00:16:39", "0001-01-01T00:00:00Z"], ids=repr)
-    def test_without_a_valid_start_it_is_as_before(self, in_process_client: httpx2.Client, starts: object) -> None:
+    def test_without_a_valid_start_too(self, in_process_client: httpx2.Client, starts: object) -> None:
         value = {**self.FIRING, "startsAt": starts}
         post_alerts(in_process_client, post(value))
         in_process_client.delete("/blocklist/nodes/n1").raise_for_status()
-        outcome = "dismissed" if starts == "0001-01-01T00:00:00Z" else "blocked"
-        assert post_alerts(in_process_client, post(value)) == {outcome: 1}
+        assert post_alerts(in_process_client, post(value)) == {"dismissed": 1}
+
+    @ON_BOTH
+    def test_a_new_start_without_an_end_changes_nothing(self, database_url: str, clock: ManualClock) -> None:
+        """As after a restart of Prometheus."""
+        with running_service(database_url, clock) as client:
+            post_alerts(client, post(firing(0)))
+            client.delete("/blocklist/nodes/n1").raise_for_status()
+            clock.now += HOUR
+            assert post_alerts(client, post(firing(HOUR))) == {"dismissed": 1}
+        with running_service(database_url, clock) as client:
+            assert post_alerts(client, post(firing(HOUR))) == {"dismissed": 1}
+            assert post_alerts(client, post(resolved(HOUR))) == {"unchanged": 1}
+            clock.now += HOUR
+            assert post_alerts(client, post(firing(2 * HOUR))) == {"blocked": 1}
+            clock.now += HOUR // 2 + 1
+            assert post_alerts(client, post(firing(2 * HOUR))) == {"renewed": 1}
 
     @ON_BOTH
     def test_it_survives_a_crash(self, fresh: ServiceProcess) -> None:
@@ -241,6 +258,116 @@ class TestDismissal:
         with fresh.start().client() as client:
             assert post_alerts(client, post(firing)) == {"dismissed": 1}
             assert len(client.get("/blocklist/nodes/n1/claims").json()["dismissed"]) == 1
+
+
+START: Final = 1_000_000
+"""The beginning of the manual clock."""
+
+
+def firing(since: int, name: str = "DiskFull", *, node: str = "n1") -> Body:
+    """An alert that fires since this number of milliseconds after the start."""
+    return {**alert(name, node=node), "startsAt": rfc3339(START + since)}
+
+
+def resolved(since: int, name: str = "DiskFull", *, node: str = "n1") -> Body:
+    """The same, a minute later."""
+    ended = rfc3339(START + since + 60_000)
+    return {**alert(name, resolved=True, node=node), "startsAt": rfc3339(START + since), "endsAt": ended}
+
+
+def rfc3339(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def automatic_blocks(client: httpx.Client | httpx2.Client) -> int:
+    found: int = client.get("/blocklist/nodes/n1/status").json()["automaticBlocks"]
+    return found
+
+
+class TestEvents:
+    """An event of an alert that the service has seen is not a new one."""
+
+    pytestmark = ON_BOTH
+
+    def test_late_posts_change_nothing(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
+        assert post_alerts(in_process_client, post(firing(0))) == {"blocked": 1}
+        clock.now += 60_000
+        assert post_alerts(in_process_client, post(resolved(0))) == {"freed": 1}
+        for _ in range(4):
+            clock.now += 60_000
+            assert post_alerts(in_process_client, post(firing(0))) == {"late": 1}
+            assert post_alerts(in_process_client, post(resolved(0))) == {"unchanged": 1}
+        assert get_node(in_process_client) is None
+        assert automatic_blocks(in_process_client) == 1
+        clock.now += 60_000
+        assert post_alerts(in_process_client, post(firing(6 * 60_000))) == {"blocked": 1}
+        assert automatic_blocks(in_process_client) == 2
+
+    def test_alternating_alerts_block_once_each(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
+        for _ in range(20):
+            post_alerts(in_process_client, post(firing(0, "Hot"), resolved(0)))
+            clock.now += 30_000
+            post_alerts(in_process_client, post(resolved(0, "Hot"), firing(0)))
+            clock.now += 30_000
+        assert automatic_blocks(in_process_client) <= 1
+        assert [it["type"] for it in all_changes(in_process_client)].count("blocked") <= 1
+
+    def test_the_end_may_come_before_the_beginning(self, in_process_client: httpx2.Client) -> None:
+        assert post_alerts(in_process_client, post(resolved(0))) == {"unchanged": 1}
+        assert post_alerts(in_process_client, post(firing(0))) == {"late": 1}
+        assert get_node(in_process_client) is None
+
+    def test_the_end_of_an_earlier_event_frees_nothing(
+        self, in_process_client: httpx2.Client, clock: ManualClock
+    ) -> None:
+        post_alerts(in_process_client, post(firing(0)))
+        clock.now += 5 * 60_000
+        assert post_alerts(in_process_client, post(firing(5 * 60_000))) == {"unchanged": 1}
+        assert post_alerts(in_process_client, post(resolved(0))) == {"late": 1}
+        assert get_node(in_process_client) is not None
+        assert post_alerts(in_process_client, post(resolved(5 * 60_000))) == {"freed": 1}
+
+    def test_an_event_that_outlasts_its_blocks_counts_once(self, database_url: str, clock: ManualClock) -> None:
+        """Alertmanager repeats after four hours, unless it is configured otherwise; the block lasts one."""
+        for _ in range(5):
+            with running_service(database_url, clock) as client:
+                assert post_alerts(client, post(firing(0))) == {"blocked": 1}
+                node = get_node(client)
+                assert node is not None
+                assert int(node["endTimestamp"]) == clock.now + HOUR
+                assert automatic_blocks(client) == 1
+                clock.now += 4 * HOUR
+                assert get_node(client) is None
+
+    def test_an_alert_that_a_limit_rejected_was_not_seen(self, start_in_process: StartInProcess) -> None:
+        with start_in_process(max_blocked="1").client() as client:
+            client.put("/blocklist/nodes/other", json=block()).raise_for_status()
+            assert post_alerts(client, post(firing(0))) == {"limited": 1}
+            client.delete("/blocklist/nodes/other").raise_for_status()
+            assert post_alerts(client, post(firing(0))) == {"blocked": 1}
+            assert automatic_blocks(client) == 1
+
+    def test_a_group_with_omitted_alerts_says_nothing_about_these(self, in_process_client: httpx2.Client) -> None:
+        alerts = [firing(0, node=f"n{number}") for number in range(600)]
+        assert post_alerts(in_process_client, post(*alerts)) == {"blocked": 600}
+        rest = post(*(resolved(0, node=f"n{number}") for number in range(1, 10)), truncatedAlerts=591)
+        assert post_alerts(in_process_client, rest) == {"freed": 9}
+        late = post_alerts(in_process_client, post(*alerts, truncatedAlerts=5))
+        assert late == {"late": 9, "unchanged": 591}
+
+    @pytest.mark.databases("postgresql")
+    def test_replicas_that_get_the_same_posts_at_once_make_one_block(self, start_replicas: StartReplicas) -> None:
+        clients = start_replicas().clients
+        with ThreadPoolExecutor(len(clients)) as pool:
+            for number in range(10):
+                for body in (post(firing(number * HOUR)), post(resolved(number * HOUR))):
+                    found = list(pool.map(post_alerts, clients, [body] * len(clients)))
+                    assert [it for it in found if set(it) <= {"blocked", "freed"}], found
+                assert list(pool.map(post_alerts, clients, [post(firing(number * HOUR))] * len(clients))) == [
+                    {"late": 1}
+                ] * len(clients)
+        types = [it["type"] for it in all_changes(clients[0])]
+        assert types == ["blocked", "unblocked"] * 10
 
 
 class TestSettings:

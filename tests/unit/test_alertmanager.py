@@ -16,12 +16,17 @@ from app.alertmanager import (
     AlertOutcome,
     alert_cause,
     decide,
+    event_after,
+    is_dismissed,
+    is_known,
+    is_late,
     node_of,
-    owner_of,
     parse_post,
     read_alert,
 )
 from app.engine.evidence_blocks import on_changes
+from app.store.automatic import AlertEvent
+from blocklist.model.automatic_blocks import Dismissal
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
 from blocklist.model.draft import Draft
@@ -246,6 +251,106 @@ class TestResolving:
         assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.UNCHANGED], 1)
 
 
+MINUTE = 60_000
+FIRED = replace(A, started_at=NOW)
+ENDED = replace(A_RESOLVED, started_at=NOW, ended_at=NOW + MINUTE)
+DISMISSAL = Dismissal(A.owner, NOW + MINUTE, "anna", revision=5)
+
+
+def events(*posts: tuple[Alert, int], revision: int = 0) -> AlertEvent | None:
+    """The event that is known after these posts, with the times at which they came."""
+    event: AlertEvent | None = None
+    for alert, now in posts:
+        if not is_late(alert, event, now, HOUR):
+            event = event_after(alert, event, now, revision)
+    return event
+
+
+class TestLatePosts:
+    """A post about an event that the service has seen end changes nothing."""
+
+    SEEN_END = NOW + 2 * MINUTE
+
+    @pytest.mark.parametrize(
+        "posts",
+        [
+            [(FIRED, NOW), (ENDED, SEEN_END)],
+            [(FIRED, NOW), (ENDED, SEEN_END - MINUTE), (FIRED, SEEN_END), (ENDED, SEEN_END)],
+            [(ENDED, SEEN_END)],
+            [(ENDED, SEEN_END - MINUTE), (ENDED, SEEN_END)],
+            [(replace(FIRED, started_at=NOW - 5000), NOW), (ENDED, SEEN_END)],
+        ],
+        ids=["fired and ended", "again and again", "the end came first", "the end came twice", "it began twice"],
+    )
+    def test_a_firing_post_after_the_end(self, posts: list[tuple[Alert, int]]) -> None:
+        event = events(*posts)
+        assert is_late(FIRED, event, self.SEEN_END, HOUR)
+        assert is_late(replace(FIRED, started_at=ENDED.ended_at), event, self.SEEN_END + HOUR - 1, HOUR)
+        assert not is_late(replace(FIRED, started_at=NOW + MINUTE + 1), event, self.SEEN_END, HOUR), "a new event"
+
+    def test_an_alert_that_is_still_posted_long_after_its_end_fires(self) -> None:
+        """As after minutes in which Alertmanager could not hear of Prometheus."""
+        event = events((FIRED, NOW), (ENDED, self.SEEN_END))
+        assert not is_late(FIRED, event, self.SEEN_END + HOUR, HOUR)
+        assert is_known(FIRED, event), "and it is no new event"
+        assert events((FIRED, NOW), (ENDED, self.SEEN_END), (FIRED, self.SEEN_END + HOUR)) == AlertEvent(NOW)
+
+    def test_the_end_of_an_earlier_event(self) -> None:
+        anew = replace(FIRED, started_at=NOW + 5 * MINUTE)
+        event = events((FIRED, NOW), (anew, NOW + 5 * MINUTE))
+        assert is_late(ENDED, event, NOW + 6 * MINUTE, HOUR)
+        assert not is_late(replace(ENDED, ended_at=NOW + 6 * MINUTE), event, NOW + 6 * MINUTE, HOUR)
+        assert is_late(replace(ENDED, ended_at=None), event, NOW + 6 * MINUTE, HOUR), "by its start alone"
+
+    def test_without_times_no_post_is_late(self) -> None:
+        event = events((A, NOW), (A_RESOLVED, NOW + 1))
+        assert not is_late(A, event, NOW + 2, HOUR)
+        assert not is_late(A_RESOLVED, event, NOW + 2, HOUR)
+        assert not is_known(A, event)
+
+    @given(st.integers(-(10**9), 10**9))
+    def test_the_clock_of_the_sender_does_not_matter(self, ahead: int) -> None:
+        def shifted(alert: Alert, by: int = 0) -> Alert:
+            ended = None if alert.ended_at is None else alert.ended_at + ahead + by
+            return replace(alert, started_at=NOW + ahead + by, ended_at=ended)
+
+        event = events((shifted(FIRED), NOW), (shifted(ENDED), self.SEEN_END))
+        assert is_late(shifted(FIRED), event, self.SEEN_END, HOUR)
+        assert not is_late(shifted(FIRED, 3 * MINUTE), event, self.SEEN_END, HOUR)
+
+    def test_only_an_event_that_was_seen_before_is_known(self) -> None:
+        assert not is_known(FIRED, None)
+        assert is_known(FIRED, events((FIRED, NOW)))
+        assert not is_known(replace(FIRED, started_at=NOW + 1), events((FIRED, NOW)))
+
+
+class TestDismissedAlerts:
+    """Somebody has unblocked the node: the alert counts once it has been seen to end, and fires anew."""
+
+    RESTARTED = replace(A, started_at=NOW + 10 * MINUTE)
+    """As after a restart of Prometheus."""
+
+    def test_until_the_end_is_seen(self) -> None:
+        fired = events((FIRED, NOW))
+        assert is_dismissed(FIRED, fired, DISMISSAL)
+        assert is_dismissed(FIRED, None, DISMISSAL)
+        assert is_dismissed(self.RESTARTED, fired, DISMISSAL), "another start, and no end"
+        assert is_dismissed(A, fired, DISMISSAL), "without a start"
+        assert not is_dismissed(FIRED, fired, None)
+
+    def test_after_the_end_a_new_event_counts_and_keeps_counting(self) -> None:
+        ended = events((FIRED, NOW), (ENDED, NOW + 2 * MINUTE), revision=5)
+        assert is_dismissed(FIRED, ended, DISMISSAL), "the event that was dismissed"
+        assert not is_dismissed(self.RESTARTED, ended, DISMISSAL)
+        again = event_after(self.RESTARTED, ended, NOW + 11 * MINUTE, 7)
+        assert not is_dismissed(self.RESTARTED, again, DISMISSAL)
+        assert is_dismissed(self.RESTARTED, again, DISMISSAL._replace(revision=8)), "dismissed once more"
+
+    def test_an_end_that_was_seen_before_does_not_count(self) -> None:
+        ended = events((FIRED, NOW), (ENDED, NOW + MINUTE), revision=4)
+        assert is_dismissed(self.RESTARTED, ended, DISMISSAL)
+
+
 @pytest.mark.parametrize(("source", "believed"), [(Source.REQUEST, False), (Source.ALERTMANAGER, True)])
 def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Source, believed: bool) -> None:
     book = EvidenceStore(2, lambda application: application)
@@ -416,7 +521,7 @@ class TestReading:
             read_alert({**alert_body(), "fingerprint": fingerprint}, "node")
             for fingerprint in ("809c736d29768b8c", "809c736d00000000")
         ]
-        assert len({owner_of(it.fingerprint) for it in read if isinstance(it, Alert)}) == 2
+        assert len({it.owner for it in read if isinstance(it, Alert)}) == 2
 
     @pytest.mark.parametrize("fingerprint", ["", "809C736D29768B8C", "x,y", "809c", "\ud800"])
     def test_without_a_valid_fingerprint_the_labels_are_hashed(self, fingerprint: str) -> None:
