@@ -21,7 +21,7 @@ from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_id
 from blocklist.model.text import prepare_streams
-from blocklist.spark.submit_conf import EXCLUDE_NODES, exclude_nodes
+from blocklist.spark.submit_conf import EXCLUDE_NODES, blocked_names, exclude_nodes
 
 log = logging.getLogger("blocklist.managers")
 
@@ -48,9 +48,10 @@ def _run_once(args: argparse.Namespace) -> int:
     """Reconcile once, or print the plan or the Spark configuration, without registering as a listener."""
     with BlocklistClient(args.url) as client:
         snapshot = client.snapshot()
+        if args.print:
+            names = blocked_names(snapshot.nodes, client.known_nodes().nodes if snapshot.nodes else ())
+            return _print(f"{EXCLUDE_NODES}={exclude_nodes(names)}")
     desired = DesiredState(revision=snapshot.revision, nodes=snapshot.nodes)
-    if args.print:
-        return _print(f"{EXCLUDE_NODES}={exclude_nodes(desired.nodes)}")
     manager: Manager[Any] = args.make(args)
     if isinstance(manager, Stoppable):
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -11,7 +11,7 @@ from blocklist.client import DEFAULT_URL
 from blocklist.client.client import BlocklistClient
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.text import prepare_streams
-from blocklist.spark.submit_conf import confs, not_label_values, pod_template
+from blocklist.spark.submit_conf import blocked_names, confs, not_node_names, pod_template
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,9 +21,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         with BlocklistClient(args.url) as client:
-            ids = sorted(client.snapshot().nodes)
+            ids = client.snapshot().nodes
+            names = blocked_names(ids, client.known_nodes().nodes if ids else ())
         if args.pod_template is not None:
-            args.pod_template.write_text(pod_template(ids), encoding="utf-8")
+            args.pod_template.write_text(pod_template(names), encoding="utf-8")
     except InvalidError as error:
         parser.error(str(error))
     except OSError as error:
@@ -32,9 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     template = None if args.pod_template is None else str(args.pod_template.absolute())
-    if template is not None and (omitted := not_label_values(ids)):
+    if template is not None and (omitted := not_node_names(ids)):
         sys.stderr.write(f"Not valid as Kubernetes node names, omitted from the template: {', '.join(omitted)}.\n")
-    sys.stdout.write(_format(confs(ids, template), args.form))
+    sys.stdout.write(_format(confs(names, template), args.form))
     return 0
 
 

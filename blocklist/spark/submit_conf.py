@@ -1,6 +1,7 @@
 """Spark properties and a pod template that keep a new application's executors off blocked nodes. Pure.
 
-They hold the list at submit time. Later blocks reach the running application through the agent.
+They hold the list at submit time. Later blocks reach the running application through the agent. Kubernetes and YARN
+compare names letter by letter, so all names of a blocked machine are there, as the inventory has them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from blocklist.wire.listeners import KnownNodeBody
 
 EXCLUDE_NODES: Final = "spark.yarn.exclude.nodes"
 POD_TEMPLATES: Final = ("spark.kubernetes.driver.podTemplateFile", "spark.kubernetes.executor.podTemplateFile")
 HOSTNAME: Final = "kubernetes.io/hostname"
-# The syntax of a Kubernetes label value, which every node name has.
+# The syntax of a Kubernetes label value.
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+# The syntax of a node's name in Kubernetes.
+_NODE_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII
+)
+
+
+def blocked_names(ids: Iterable[str], inventory: Iterable[KnownNodeBody]) -> list[str]:
+    """All names of the blocked machines: as they are on the list, and as the inventory has them, sorted."""
+    names = set(ids)
+    for node in inventory:
+        if node.blocked:
+            names |= {node.id, *node.names}
+    return sorted(names)
 
 
 def exclude_nodes(ids: Iterable[str]) -> str:
@@ -22,13 +39,17 @@ def exclude_nodes(ids: Iterable[str]) -> str:
     return ",".join(sorted(ids))
 
 
-def pod_template(ids: Iterable[str]) -> str:
-    """Return a pod template in YAML whose node affinity excludes these nodes; without nodes its spec is empty.
+def pod_template(names: Collection[str]) -> str:
+    """Return a pod template in YAML whose node affinity excludes the nodes with these names; without any its spec is
+    empty.
 
-    Ids that are not valid label values are omitted; see `not_label_values`.
+    Excluded are the names of nodes, which are in lower case, and the values of their label with the host name. A name
+    that can be neither is omitted; see `not_node_names`.
     """
     lines = ["apiVersion: v1", "kind: Pod"]
-    if not (values := sorted(node_id for node_id in ids if _LABEL_VALUE.fullmatch(node_id))):
+    values = sorted({name for name in names if _LABEL_VALUE.fullmatch(name)})
+    nodes = sorted({lower for name in names if _NODE_NAME.fullmatch(lower := name.lower())})
+    if not (values or nodes):
         # Kubernetes rejects a NotIn without values.
         return "\n".join([*lines, "spec: {}", ""])
     lines += [
@@ -37,20 +58,30 @@ def pod_template(ids: Iterable[str]) -> str:
         "    nodeAffinity:",
         "      requiredDuringSchedulingIgnoredDuringExecution:",
         "        nodeSelectorTerms:",
-        "          - matchExpressions:",
-        f"              - key: {HOSTNAME}",
-        "                operator: NotIn",
-        "                values:",
-        *(
-            f"                  - {json.dumps(value)}" for value in values
-        ),  # quoted, as YAML reads 10 and off as other types
     ]
+    indent = "          - "
+    if values:
+        lines += [
+            f"{indent}matchExpressions:",
+            f"              - key: {HOSTNAME}",
+            "                operator: NotIn",
+            "                values:",
+            # Quoted, as YAML reads 10 and off as other types.
+            *(f"                  - {json.dumps(value)}" for value in values),
+        ]
+        indent = "            "
+    if nodes:
+        # Of the same term: all must hold. A field takes one value only.
+        lines.append(f"{indent}matchFields:")
+        lines += [
+            f"              - {{key: metadata.name, operator: NotIn, values: [{json.dumps(it)}]}}" for it in nodes
+        ]
     return "\n".join([*lines, ""])
 
 
-def not_label_values(ids: Collection[str]) -> list[str]:
-    """Return the ids that are not valid label values, sorted."""
-    return sorted(node_id for node_id in ids if not _LABEL_VALUE.fullmatch(node_id))
+def not_node_names(ids: Collection[str]) -> list[str]:
+    """Return the ids that can neither be a node's name in Kubernetes nor the value of a label, sorted."""
+    return sorted(it for it in ids if not (_LABEL_VALUE.fullmatch(it) or _NODE_NAME.fullmatch(it.lower())))
 
 
 def confs(ids: Collection[str], template: str | None) -> dict[str, str]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+import jsonschema_rs
 import pytest
 import yaml  # type: ignore[import-untyped]
+from pydantic import ValidationError
 
 from app.settings import Settings
+from blocklist.model.roles import Role
 from tests.integration.process import ROOT
 from tests.kubernetes import page
 from tests.kubernetes.cluster import Cluster
@@ -241,6 +246,58 @@ def test_the_schema_has_every_setting_of_the_service() -> None:
     own = {"HOST", "PORT", "AUTH", "DATABASE_URL", "ADMIN_TOKEN_FILE", "TLS_CERT", "TLS_KEY"}
     own |= {"SERVICE_ACCOUNT_AUDIENCE", "SERVICE_ACCOUNT_ROLES"}
     assert set(found) == {name.upper() for name in Settings.model_fields} - own
+
+
+# As people write them in YAML, where 0 is a number and off is false.
+WRITTEN: dict[object, Sequence[object]] = {
+    int: (0, 1, 1000, "5"),
+    float: (0.5, 1, "0.2"),
+    bool: (True, False, "false"),
+    str: ("x", ""),
+    timedelta: (0, "90s", "2h", "7d", "0"),
+}
+
+
+def test_the_schema_takes_what_the_service_takes() -> None:
+    """Of each setting all values that the service takes, however YAML reads them; and nothing of another type."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+    for name, field in Settings.model_fields.items():
+        if name.upper() not in schema:
+            continue
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        kind = next((it for it in WRITTEN if it in (field.annotation, *get_args(field.annotation))), None)
+        for value in choices or (*WRITTEN[kind], "forever"):
+            written = False if value == "off" else value
+            text = value if isinstance(value, str) else json.dumps(value)
+            try:
+                Settings.model_validate({name: text})
+                taken = True
+            except ValidationError:
+                taken = False
+            for form in (written, text):
+                assert jsonschema_rs.is_valid(schema[name.upper()], form) or not taken, (name, form)
+        assert not jsonschema_rs.is_valid(schema[name.upper()], []), name
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("REPEAT_WINDOW=0", "0"),
+        ("LONGEST_BLOCK_ADMIN=0", "0"),
+        ("MAX_BLOCKED_SHARE=1", "1"),
+        ("TELEMETRY=false", "off"),
+    ],
+)
+def test_a_setting_that_yaml_reads_as_a_number_or_a_boolean_is_passed_as_it_is_meant(
+    rendering: Helm, value: str, text: str
+) -> None:
+    assert environment(rendering.render(f"settings.{value}"))[f"BLOCKLIST_{value.partition('=')[0]}"] == text
+
+
+def test_the_schema_has_every_role_of_the_service() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    roles = schema["properties"]["serviceAccountTokens"]["properties"]["roles"]["additionalProperties"]["enum"]
+    assert roles == [role.name.lower() for role in Role]
 
 
 def _rules(path_or_text: str) -> list[tuple[str, Json]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import yaml  # type: ignore[import-untyped]
+
+from blocklist.spark.submit_conf import pod_template
 from tests.integration.process import wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
@@ -38,3 +41,14 @@ def test_a_service_account_may_only_do_what_its_rules_allow(cluster: Cluster, na
     with cluster.api(cluster.make_service_account(namespace, "reader", rules)) as api:
         assert api.get(f"/api/v1/namespaces/{namespace}/pods").status_code == 200
         assert api.get("/api/v1/nodes").status_code == 403
+
+
+def test_the_pod_template_for_submissions_keeps_pods_off_nodes(
+    cluster: Cluster, kubelets: Kubelets, namespace: str
+) -> None:
+    template = yaml.safe_load(pod_template(["AFFINE-19", "2001:db8::1", "other_VM"]))
+    with kubelets.nodes("affine-19", "affine-20"), cluster.api() as api:
+        make_pod(api, namespace, "off", "true", node="affine-19", **template["spec"])
+        make_pod(api, namespace, "on", "true", node="affine-20", **template["spec"])
+        wait_until(lambda: pod_phase(api, namespace, "on") == "Succeeded", seconds=120)
+        assert pod_phase(api, namespace, "off") == "Pending"

@@ -114,8 +114,10 @@ env:
   - {name: BLOCKLIST_TLS_KEY, value: /etc/blocklist/tls/tls.key}
   {{- end }}
   {{- range $name, $value := .Values.settings }}
+  {{- /* YAML reads off as false. */}}
+  {{- $text := and (eq $name "TELEMETRY") (kindIs "bool" $value) | ternary "off" (toJson $value) }}
   - name: BLOCKLIST_{{ $name }}
-    value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
+    value: {{ kindIs "string" $value | ternary $value $text | quote }}
   {{- end }}
   # The last entry, so that the list is never empty.
   - {name: BLOCKLIST_HOST, value: {{ .Values.service.listen | quote }}}
