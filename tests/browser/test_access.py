@@ -156,41 +156,6 @@ def test_an_operator_cannot_force(secured: SecuredService) -> None:
     assert len(secured.admin.get("/blocklist").json()) == 3
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil.example"}, {}],
-    ids=str,
-)
-def test_a_form_of_another_site_does_nothing(secured: SecuredService, headers: dict[str, str]) -> None:
-    """Even with the session and its CSRF token."""
-    with logged_in(secured, "operator") as client:
-        form = FORM | {"csrf_token": csrf_of(client)}
-        assert client.post("/page/block", data=form, headers=headers).status_code == 403
-        assert client.post("/logout", data=form, headers=headers).status_code == 403
-        assert client.get("/").status_code == 200
-    assert secured.admin.get("/blocklist").json() == {}
-
-
-@pytest.mark.parametrize("secret", [{}, {"csrf_token": ""}, {"csrf_token": "0" * 64}], ids=str)
-def test_a_form_without_the_csrf_token_does_nothing(secured: SecuredService, secret: dict[str, str]) -> None:
-    with logged_in(secured, "operator") as client:
-        assert client.post("/page/block", data=FORM | secret, headers=HERE).status_code == 403
-        assert client.post("/page/nodes/n1/unblock", data=secret, headers=HERE).status_code == 403
-        assert client.post("/logout", data=secret, headers=HERE).status_code == 403
-    assert secured.admin.get("/blocklist").json() == {}
-
-
-@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}], ids=str)
-def test_without_authentication_forms_of_other_sites_do_nothing_either(
-    listener_client: httpx.Client, headers: dict[str, str]
-) -> None:
-    assert listener_client.post("/page/block", data=FORM, headers=headers).status_code == 403
-    assert listener_client.get("/blocklist").json() == {}
-    assert listener_client.post("/page/block", data=FORM, headers=HERE).status_code == 303
-    assert listener_client.post("/page/nodes/n1/unblock", headers=headers).status_code == 403
-    assert list(listener_client.get("/blocklist").json()) == ["n1"]
-
-
 def test_the_cookie_is_secure_if_the_browser_uses_https(secured: SecuredService) -> None:
     """Even if a proxy terminates TLS."""
     form = {"token": secured.tokens["reader"], "next": "/"}
