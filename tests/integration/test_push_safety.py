@@ -1,15 +1,26 @@
-"""Pushes are signed, and go to allowed hosts only."""
+"""Pushes are signed, go to allowed hosts only, and tell nobody what answers there."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from app.listeners.webhook_client import TIMEOUT_SECONDS
+from blocklist.model.roles import Role
 from tests.integration.conftest import Start
+from tests.integration.databases import Databases
 from tests.integration.listeners import get_listener, put, registration_body, wait_until_pushed
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.receiver import Receiver, fails, http, receiving, responds
+from tests.integration.receiver import Receiver, Responder, fails, http, never_responds, receiving, responds
+from tests.integration.secured import SecuredInProcess, secured_in_process
 
 
 class TestSignatures:
@@ -89,24 +100,6 @@ class TestCallbackHosts:
             wait_until_pushed(client, receiver, put(client, "a"))
             assert receiver.requests[0].headers["host"] == receiver.url.split("/")[2]
 
-    def test_networks_and_patterns(self, start: Start) -> None:
-        with start(callback_hosts="*.spark.example,10.1.0.0/16,fd00::/8").client() as client:
-            for host, status in {
-                "10.1.255.255": 201,
-                "10.2.0.0": 400,
-                "[fd00::1]:8000": 201,
-                "[fe00::1]": 400,
-                "[::ffff:10.2.0.1]": 400,
-                "127.0.0.1": 400,
-                "spark.example": 400,
-                "badspark.example": 400,
-                "a.spark.example.org": 400,
-            }.items():
-                body = registration_body(callbackUrl=f"http://{host}/hook")
-                answer = client.put("/listeners/jm", json=body)
-                assert answer.status_code == status, (host, answer.text)
-                client.delete("/listeners/jm")
-
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     def test_redirects_are_not_followed(self, listener_client: httpx.Client, status: int) -> None:
         with receiving() as inside:
@@ -129,3 +122,100 @@ class TestCallbackHosts:
                 receiver.register(client, "jm")
                 wait_until_pushed(client, receiver, put(client, "a"))
         assert proxy.requests == []
+
+
+# With tokens: what a caller learns.
+
+NOT_HTTP: Final = b"220 mail.internal ESMTP secret\r\n"
+JSON: Final = "Content-Type: application/json"
+
+
+@contextmanager
+def secured_client(
+    folder: Path, databases: Databases, **settings: str
+) -> Iterator[tuple[SecuredInProcess, httpx.Client]]:
+    """A service, and a client of it with the token of a listener."""
+    with secured_in_process(folder, databases, **settings) as service:
+        token = service.make_token(Role.LISTENER)["token"]
+        with service.client(token) as client:
+            yield service, client
+
+
+def test_a_listener_that_was_allowed_before_gets_no_pushes(tmp_path: Path, databases: Databases) -> None:
+    """The address is checked again when pushes begin, for example after authentication was switched on."""
+    with receiving() as receiver:
+        with secured_client(tmp_path, databases, callback_hosts="127.0.0.1") as (_, client):
+            receiver.register(client, "jm", leaseSeconds=600)
+        received = len(receiver.requests)
+        with secured_client(tmp_path, databases) as (service, _), service.client(service.admin) as admin:
+            put(admin, "a")
+            wait_until(lambda: get_listener(admin, "jm")["lastError"] is not None)
+        assert len(receiver.requests) == received
+
+
+def _errors(service: SecuredInProcess, client: httpx.Client, host: str) -> dict[str, str]:
+    """The `lastError` of a listener on each kind of port."""
+    answers: dict[str, Responder] = {
+        "status 404": responds(http(404)),
+        "status 500": responds(http(500)),
+        "a redirect": responds(http(302, b"", "Location: http://10.0.0.1/")),
+        "another protocol": responds(NOT_HTTP),
+        "closes at once": lambda _receiver, _push, connection: connection.shutdown(socket.SHUT_RDWR),
+        "says nothing": never_responds,
+    }
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(receiving(answer)).url for name, answer in answers.items()}
+        with closing(socket.create_server(("127.0.0.1", 0))) as closed:
+            urls["closed"] = f"http://127.0.0.1:{closed.getsockname()[1]}/hook"
+        admin = stack.enter_context(service.client(service.admin))
+        for number, url in enumerate(urls.values()):
+            body = registration_body(callbackUrl=url.replace("127.0.0.1", host), leaseSeconds=600)
+            client.put(f"/listeners/jm-{number}", json=body).raise_for_status()
+        put(admin, "a")
+
+        def without_error() -> set[str]:
+            return {
+                name for number, name in enumerate(urls) if get_listener(admin, f"jm-{number}")["lastError"] is None
+            }
+
+        wait_until(lambda: without_error() <= {"says nothing"})
+        service.clock.advance(TIMEOUT_SECONDS)
+        wait_until(lambda: not without_error())
+        return {name: get_listener(client, f"jm-{number}")["lastError"] for number, name in enumerate(urls)}
+
+
+def test_last_error_does_not_tell_whether_a_port_is_open(tmp_path: Path, databases: Databases) -> None:
+    """The reason is in the log of the service."""
+    with capture_logs() as log, secured_client(tmp_path, databases, callback_hosts="127.0.0.0/8") as (service, client):
+        errors = _errors(service, client, "127.0.0.1")
+        assert len(set(errors.values())) == 1, errors
+        assert "log" in errors["closed"]
+        assert "Cannot connect" in str(log)
+        assert "status 404" in str(log)
+
+
+def test_a_host_that_is_allowed_by_name_may_show_its_status(tmp_path: Path, databases: Databases) -> None:
+    with secured_client(tmp_path, databases, callback_hosts="localhost") as (service, client):
+        errors = _errors(service, client, "localhost")
+        assert "404" in errors["status 404"]
+        assert "500" in errors["status 500"]
+        assert len({errors[name] for name in ("closed", "closes at once", "another protocol", "says nothing")}) == 1
+
+
+def test_last_error_does_not_quote_the_response(tmp_path: Path, databases: Databases) -> None:
+    answer = http(200, b'{"refused": {"internal secret": "x"}}', JSON)
+    with (
+        capture_logs() as log,
+        receiving(responds(answer)) as inside,
+        secured_client(tmp_path, databases, callback_hosts="127.0.0.0/8") as (service, client),
+        service.client(service.admin) as admin,
+    ):
+        _register_and_wait(inside, client, admin)
+        assert "secret" not in get_listener(client, "jm")["lastError"]
+        assert "report in a push response ignored" in str(log)
+
+
+def _register_and_wait(receiver: Receiver, client: httpx.Client, admin: httpx.Client) -> None:
+    client.put("/listeners/jm", json=registration_body(callbackUrl=receiver.url)).raise_for_status()
+    put(admin, "a")
+    wait_until(lambda: get_listener(admin, "jm")["lastError"] is not None)

@@ -31,7 +31,7 @@ def own_address() -> str:
 def allows(entries: str, host: str) -> bool:
     policy = CallbackPolicy(entries.split(","))
     try:
-        return asyncio.run(policy.resolve(f"http://{host}:8080/hook")).host != ""
+        return asyncio.run(policy.resolve(f"http://{host}/hook")).host != ""
     except InvalidError:
         return False
 
@@ -105,6 +105,37 @@ def test_wide_entries_do_not_allow_what_only_this_machine_may_ask(host: str, res
 def test_a_narrow_entry_allows_it(entries: str, host: str, resolver: dict[str, str]) -> None:
     resolver |= {"localhost": "127.0.0.1", "a.example": "192.0.2.7"}
     assert allows(entries, host)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("10.1.255.255", True),
+        ("10.2.0.0", False),
+        ("[fd01::1]:8000", True),
+        ("[fe00::1]", False),
+        ("[::ffff:10.1.0.1]", True),
+        ("[::ffff:10.2.0.1]", False),
+        ("a.spark.example", True),
+        ("spark.example", False),
+        ("badspark.example", False),
+        ("a.spark.example.org", False),
+    ],
+)
+def test_networks_and_patterns(host: str, allowed: bool, resolver: dict[str, str]) -> None:
+    resolver |= dict.fromkeys(("a.spark.example", "spark.example", "badspark.example"), "192.0.2.7")
+    assert allows("*.spark.example,10.1.0.0/16,fd01::/16", host) == allowed
+
+
+def test_an_unknown_name_gets_the_same_answer_as_a_forbidden_one(resolver: dict[str, str]) -> None:
+    """Otherwise registrations would show which names exist in the network of the service."""
+    resolver["known.internal"] = "192.0.2.7"
+    details = set()
+    for host in ("known.internal", "no-such-host.invalid", "192.0.2.7"):
+        with pytest.raises(InvalidError) as error:
+            asyncio.run(CallbackPolicy(["10.0.0.0/8"]).resolve(f"http://{host}/hook"))
+        details.add(error.value.detail.replace(host, "HOST"))
+    assert len(details) == 1
 
 
 def test_a_wide_entry_allows_no_metadata_service_by_a_name_or_a_network() -> None:
