@@ -16,10 +16,10 @@ from app.auth.authenticator import (
     read_admin_token_file,
 )
 from app.net.addresses import is_loopback
-from app.net.service_account_roles import ServiceAccountRoles
 from app.settings import Settings, SettingsError
 from app.store.database import database_exists, has_valid_token
 from app.store.tokens import TokenStore
+from blocklist.model.roles import ServiceAccountRoles
 
 if TYPE_CHECKING:
     from app.auth.oidc import JwtVerifiers, OidcVerifier

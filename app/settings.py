@@ -13,13 +13,12 @@ import durationpy
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.net.addresses import HostPolicy, Networks, check_secure_url
-from app.net.callback_policy import CallbackPolicy
-from app.net.service_account_roles import ServiceAccountRoles
+from app.net.addresses import CallbackPolicy, HostPolicy, Networks, check_secure_url
 from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, parse_pattern
 from app.store.database import check_url
 from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
+from blocklist.model.roles import ServiceAccountRoles
 from blocklist.model.time import DEFAULT_DURATION, parse_duration_or_forever, to_millis
 
 PREFIX: Final = "BLOCKLIST_"

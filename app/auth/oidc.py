@@ -19,10 +19,9 @@ import structlog
 from app.auth.authenticator import digest_of
 from app.auth.credential import KEY_ID_PREFIX, Credential, CredentialCache, Principal
 from app.net.addresses import check_secure_url, is_loopback
-from app.net.service_account_roles import ServiceAccountRoles
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
-from blocklist.model.roles import Role
+from blocklist.model.roles import Role, ServiceAccountRoles
 from blocklist.model.text import read_text
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from app.listeners.operations import HeartbeatRecorder
 from app.listeners.replication import PushOwnership
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.logs import isolated
-from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError, PushRejectedError
+from app.net.addresses import CallbackPolicy, PinnedTarget, PushError, PushRejectedError
 from app.watch import ChangeFeed
 from blocklist.model.errors import BlocklistError
 from blocklist.model.listener import ListenerRole

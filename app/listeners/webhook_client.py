@@ -14,7 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from standardwebhooks import Webhook
 from yarl import URL
 
-from app.net.callback_policy import PinnedTarget, PushError, PushRejectedError
+from app.net.addresses import PinnedTarget, PushError, PushRejectedError
 from app.requests import ReportBody
 from blocklist.model.errors import InvalidError
 from blocklist.model.listener import EMPTY_REPORT, Report

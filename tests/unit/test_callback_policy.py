@@ -11,9 +11,8 @@ from threading import Event
 
 import pytest
 
-from app.net import callback_policy
-from app.net.addresses import is_link_local, is_metadata_service, reaches_this_machine
-from app.net.callback_policy import CallbackPolicy, PinnedTarget
+from app.net import addresses
+from app.net.addresses import CallbackPolicy, PinnedTarget, is_link_local, is_metadata_service, reaches_this_machine
 from app.settings import Settings
 from blocklist.model.errors import InvalidError, UnavailableError
 
@@ -156,7 +155,7 @@ def test_an_address_is_checked_again_at_each_push() -> None:
     target = PinnedTarget(url="", host="a.example", authority="", address="192.0.2.77", named=False)
     assert policy.allows(target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(callback_policy, "reaches_this_machine", lambda _: True)
+        patch.setattr(addresses, "reaches_this_machine", lambda _: True)
         assert not policy.allows(target)
 
 
@@ -183,7 +182,7 @@ class TestSilentNameServers:
             return [(None, None, None, "", ("192.0.2.7", port))]
 
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
-        monkeypatch.setattr(callback_policy, "LOOKUP_SECONDS", 0.2)
+        monkeypatch.setattr(addresses, "LOOKUP_SECONDS", 0.2)
         yield started
         released.set()
 
@@ -210,7 +209,7 @@ class TestSilentNameServers:
         async def scenario(policy: CallbackPolicy) -> None:
             asked = (policy.resolve(f"http://silent-{number}.example", str(number)) for number in range(40))
             await asyncio.gather(*asked, return_exceptions=True)
-            assert len(lookups) == callback_policy.MAX_LOOKUPS
+            assert len(lookups) == addresses.MAX_LOOKUPS
             assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 1) == 1
 
         self.run(scenario)
