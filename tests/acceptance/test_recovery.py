@@ -37,8 +37,8 @@ def test_an_internal_error_withdraws_the_acknowledgement_until_the_agent_works_a
     block(B)
     wait_until(lambda: bool(listeners.status(B)["applied"]), 90, "the acknowledgement")
     exclusions = field(spark, control(spark), "exclusions")
-    barrier = field(spark, exclusions, "barrier")
-    set_field(spark, exclusions, "barrier", None)
+    canaries = field(spark, exclusions, "canaries")
+    set_field(spark, exclusions, "canaries", None)
     try:
         wait_until(lambda: listeners.status(B)["refused"] is not None, 90, "the withdrawal")
         assert not listeners.status(B)["applied"]
@@ -53,7 +53,7 @@ def test_an_internal_error_withdraws_the_acknowledgement_until_the_agent_works_a
         wait_until(lambda: listeners.status(A)["refused"] is not None, 90, "the refusal")
         assert not listeners.status(A)["applied"]
     finally:
-        set_field(spark, exclusions, "barrier", barrier)
+        set_field(spark, exclusions, "canaries", canaries)
     wait_until(lambda: bool(listeners.status(B)["applied"] and listeners.status(A)["applied"]), 60, "the recovery")
     assert agent.status().blocked == {A: A, B: B}
     assert used_hosts(spark, cluster) == {C}
@@ -65,25 +65,26 @@ def test_an_unknown_scheduler_is_reported_and_nothing_is_acknowledged(
     listeners: ListenerApi,
     start_agent: StartAgent,
 ) -> None:
-    """A Spark that the agent does not know: here, the list of known versions is empty."""
+    """Of a platform with a Spark of its own: here, no scheduler is known."""
     start_agent(spark).stop()
-    versions = static_field(spark, "SparkVersion", "VERSIONS")
-    known = list(versions)
+    schedulers = static_field(spark, "BlocklistAgent", "SCHEDULERS")
+    known = list(schedulers)
     try:
         for index in range(len(known)):
-            versions[index] = "none"
+            schedulers[index] = "none"
         agent = start_agent(spark)
         await_registration(agent)
         service.block(B, "test")
         wait_until(
             lambda: B in listeners.get("/blocklist") and listeners.status(B)["refused"] is not None, 90, "the refusal"
         )
-        assert listeners.status(B)["refused"] == f"The agent does not know Spark {spark.version}."
+        scheduler = "org.apache.spark.scheduler.TaskSchedulerImpl"
+        assert listeners.status(B)["refused"] == f"The agent does not know the task scheduler {scheduler}."
         assert not listeners.status(B)["applied"]
         assert agent.status().blocked == {}
     finally:
-        for index, version in enumerate(known):
-            versions[index] = version
+        for index, name in enumerate(known):
+            schedulers[index] = name
 
 
 def control(spark: SparkSession) -> Any:
