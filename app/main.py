@@ -28,9 +28,8 @@ from app.api import (
 )
 from app.api.openapi import install_openapi
 from app.api.responses import problem_for
-from app.http.connection_limits import ConnectionLimits
-from app.http.fast_get import CachedResponses
-from app.http.fast_table import TableResponses
+from app.http.connection import ConnectionLimits
+from app.http.fast_path import FastPath
 from app.logs import REQUEST_ID_HEADER, bind_request_id, client_request_id, isolated, new_request_id
 from app.net.addresses import HostPolicy, MisdirectedError
 from app.page import routes
@@ -73,17 +72,16 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
             app.state.service = service
             app.state.shared = SharedValues(clock)
             connection_limits = ConnectionLimits(settings.max_connections)
-            tables = TableResponses(service.view, service.stream_quota, service.trusted_proxies)
+            # A request that never reaches a route is not traced: changes are traced, polls need not be.
+            fast_path = FastPath(app, host_policy, puts=settings.telemetry == "off")
             async with (
                 service.task_health.running("connections", connection_limits.run),
-                service.task_health.running("tables", tables.run),
+                service.task_health.running("tables", fast_path.run),
             ):
-                # uvicorn hands this to each connection: for the protocols of app.http.
+                # uvicorn hands this to each connection, for app.http.connection.
                 yield {
-                    "cached_responses": CachedResponses(service.view, service.authenticator, host_policy),
-                    "app": app,
                     "connection_limits": connection_limits,
-                    "table_responses": tables,
+                    "fast_path": fast_path if settings.fast_path else None,
                 }
 
     # FastAPI's own /docs loads scripts from the internet, which operators' networks often block: see app.page.routes.
@@ -140,7 +138,7 @@ _READ_METHODS: Final = ("GET", "HEAD")
 class RequestTrackingApp(StreamingApp):
     """Adds the request id to the response, except to a successful read whose client sent none.
 
-    Requests that app.http.fast_get and app.http.fast_put answer never get here; they follow the same rule.
+    Requests that app.http.fast_path answers never get here; they follow the same rule.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

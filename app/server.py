@@ -26,10 +26,8 @@ from uvicorn import Config
 from uvicorn.lifespan.off import LifespanOff
 
 from app.auth_setup import check_access, create_admin_token
-from app.http import connection_limits
-from app.http.connection_limits import LimitingProtocol
-from app.http.fast_put import FastPutProtocol
-from app.http.fast_table import FastTableProtocol
+from app.http import connection
+from app.http.connection import HttpConnection
 from app.main import HSTS, SECURITY_HEADERS, create_app, unix_millis
 from app.service import Service
 from app.settings import Settings, SettingsError
@@ -41,9 +39,6 @@ log = structlog.get_logger("blocklist")
 GRACE_SECONDS: Final = 1
 """Time for open requests and streams to end at a stop, besides the database timeout: a change that waits for a database
 which does not respond gets its 503 before its connection is closed."""
-KEEP_ALIVE_SECONDS: Final = 75
-"""Timeout of an idle connection. Longer than the pause between polls, and than the timeout of a proxy (nginx: 60 s):
-otherwise a client could send a request on a connection that is just being closed."""
 
 
 class TlsConfig(uvicorn.Config):
@@ -121,28 +116,20 @@ def uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None)
         app,
         host=settings.host,
         port=settings.port,
-        http=_protocol_class(settings),
+        http=HttpConnection,
         loop="uvloop",
         ws="none",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         log_config=None,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS + math.ceil(settings.database_timeout.total_seconds()),
         headers=[*SECURITY_HEADERS, *([HSTS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
     if isinstance(config, TlsConfig):
-        config.handshake_timeout = connection_limits.HEADER_SECONDS
+        config.handshake_timeout = connection.HEADER_SECONDS
     return config
-
-
-def _protocol_class(settings: Settings) -> type[LimitingProtocol]:
-    if not settings.fast_path:
-        return LimitingProtocol
-    # A request that never reaches a route is not traced: changes are traced, polls need not be.
-    return FastPutProtocol if settings.telemetry == "off" else FastTableProtocol
 
 
 def _tune_garbage_collector() -> None:

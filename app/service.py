@@ -43,7 +43,6 @@ from app.metrics import (
     TaskMetrics,
 )
 from app.net.addresses import Networks
-from app.net.body_quota import BodyQuota
 from app.net.urls import make_senders
 from app.notices.notifier import NoNotices, Notices, Notifier, Target
 from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
@@ -176,12 +175,11 @@ class Service:
             on_compacted=metrics.compacted.inc,
         )
 
-        # Who may do what, from where, and how many streams and unfinished bodies a client may have
+        # Who may do what, from where, and how many streams a client may have
         self.authenticator = make_authenticator(settings, store.tokens, clock)
         self.sessions = Sessions(self.authenticator, store.tokens, clock)
         self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
         self.stream_quota = StreamQuota(settings.max_waits_per_client)
-        self.body_quota = BodyQuota()
 
         for collector in (
             ListMetrics(self.view, self.feed),

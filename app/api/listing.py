@@ -1,4 +1,4 @@
-"""GET /blocklist. Plain requests are answered by app.http.fast_get, all others here."""
+"""GET /blocklist. Plain requests are answered by app.http.fast_path, all others here."""
 
 from __future__ import annotations
 

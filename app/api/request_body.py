@@ -9,8 +9,7 @@ from typing import Any, Final, TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from app.auth.credential import PRINCIPAL_KEY, Principal
-from app.service import service_of
+from app.auth.credential import PRINCIPAL_KEY
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.node import MAX_NODES, check_node_id
 from blocklist.wire.body import ID_PATTERN, parse_json
@@ -77,21 +76,17 @@ async def read_body(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise TooLargeError(_too_large(limit))
-    principal: Principal = request.scope[PRINCIPAL_KEY]
+    assert PRINCIPAL_KEY in request.scope  # Nobody sends a body without credentials.
     body = b""
     more = True
-    with service_of(request).body_quota.receiving(principal.id) as keep:
-        while more:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > limit:
-                raise TooLargeError(_too_large(limit))
-            # Small ones, such as that of an operator's PUT, are never refused for the sake of large ones.
-            if more and len(body) > MAX_NODE_BODY:
-                keep(len(body))
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > limit:
+            raise TooLargeError(_too_large(limit))
     return body
 
 

@@ -1,6 +1,6 @@
 """For the agents in Spark drivers: the table of blocked nodes, and the agent's jar.
 
-Plain requests for the table are answered by app.http.fast_table, all others here.
+Plain requests for the table are answered by app.http.fast_path, all others here.
 """
 
 from __future__ import annotations

@@ -87,14 +87,12 @@ class ListView:
         """The current list; None while it may be out of date, when responses need an Age header."""
         return None if self.age() is not None else self.current_list()
 
-    def _valid_cached(self) -> CachedList | None:
-        cached = self._cached
-        return cached if cached is not None and self.clock() < cached.valid_until else None
-
     def current_list(self) -> CachedList:
         """The current list, rendered now unless the cached one is valid."""
-        self._cached = self._valid_cached() or self._render(self.clock())
-        return self._cached
+        cached, now = self._cached, self.clock()
+        if cached is None or now >= cached.valid_until:
+            cached = self._cached = self._render(now)
+        return cached
 
     def get(self, node_id: str) -> BlockedNode | None:
         """The blocked node that this id means; None if it is not blocked. Raises AmbiguousNodeError."""

@@ -11,7 +11,7 @@ from tests.integration.databases import SqliteFiles
 from tests.integration.process import ServiceProcess, environment, run_app, url_of
 from tests.integration.secured import secured_service
 
-TIMEOUTS: Final = {f"app.http.connection_limits.{name}": 0.5 for name in ("HEADER_SECONDS", "BODY_SECONDS")}
+TIMEOUTS: Final = {f"app.http.connection.{name}": 0.5 for name in ("HEADER_SECONDS", "BODY_SECONDS")}
 """For a head or body that never ends, as some of the random ones do not."""
 
 

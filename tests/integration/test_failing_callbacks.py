@@ -13,11 +13,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 from structlog.testing import capture_logs
+from uvicorn.server import ServerState
 
+from app.auth.credential import AUTH_DISABLED, Credential
 from app.engine import background
 from app.engine.evidence_blocks import RETRY_MS
 from app.engine.list_view import LastChanges, ListView
-from app.http.fast_table import TableRequest
+from app.http.fast_path import FastRequest
 from app.listeners.push import Pusher
 from app.logs import ChangeLogWriter
 from app.main import create_app
@@ -373,23 +375,19 @@ def test_a_stream_that_raises_does_not_delay_the_other_streams(serve: Callable[.
 
 @pytest.mark.usefixtures("logs")
 def test_a_driver_whose_response_raises_does_not_delay_the_other_drivers(serve: Callable[..., Any]) -> None:
-    class Failing:
-        def end_wait(self, request: TableRequest) -> None:
-            raise BrokenError
+    def fail(*_: object) -> None:
+        raise BrokenError
 
-    class Recording:
-        answered = False
-
-        def end_wait(self, request: TableRequest) -> None:
-            self.answered = True
-
-    recording = [Recording() for _ in range(3)]
+    answered: list[FastRequest] = []
     with serve() as client:
-        waiting = client.app_state["table_responses"].waiting
+        state = client.app_state
         etag = client.get("/blocklist/table").headers["etag"].encode()
-        waiting.update((connection, TableRequest(etag, None, None, None)) for connection in [Failing(), *recording])
+        for respond in (fail, *[lambda request, _: answered.append(request)] * 3):
+            request = FastRequest({b"If-None-Match": etag})
+            request.server_state, request.respond = ServerState(), respond
+            client.portal.call(state["fast_path"]._begin_wait, request, Credential(AUTH_DISABLED), 60)
         client.put("/blocklist/nodes/a", json=block())
-        wait_until(lambda: all(connection.answered for connection in recording))
+        wait_until(lambda: len(answered) == 3)
 
 
 class TestReadiness:

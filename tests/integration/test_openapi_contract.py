@@ -16,7 +16,7 @@ from schemathesis import Case
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from app.http.connection_limits import MAX_URL_BYTES
+from app.http.connection import MAX_URL_BYTES
 from app.main import create_app
 from app.settings import Settings
 from tests.integration.databases import Databases

@@ -118,7 +118,7 @@ def test_it_has_each_block_under_its_names_the_weakest_first_and_of_these_the_ol
     assert answer.text.splitlines()[1:] == [
         f"n7\t{end}\tmark\tn7\tdisk",
         f"n7.\t{end}\tmark\tn7\tdisk",
-        f"2001:db8::7\t{PERMANENT}\tmark\t2001:DB8:0::7\theat",
+        f"2001:db8::7\t{PERMANENT}\tmark\t2001:db8::7\theat",
         f"n8\t{PERMANENT}\tevacuate\tN8.Example.com\tno space é",
         f"n8.example.com\t{PERMANENT}\tevacuate\tN8.Example.com\tno space é",
     ]

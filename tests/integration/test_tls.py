@@ -80,7 +80,7 @@ def certificate(folder: Path, name: str = "service", password: bytes | None = No
 def tls(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
 ) -> Iterator[TlsProcess]:
-    short = {"app.http.connection_limits.HEADER_SECONDS": 1.0}
+    short = {"app.http.connection.HEADER_SECONDS": 1.0}
     process = TlsProcess(tmp_path_factory.mktemp("tls"), fast_path=request.param, constants=short)
     shutil.copy(migrated, process.database)
     with process:

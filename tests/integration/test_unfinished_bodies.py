@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import re
 import select
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
 
-from app.net.body_quota import MAX_UNFINISHED_BYTES
+from app.http.connection import MAX_UNFINISHED_BYTES
 from blocklist.model.roles import Role
 from tests.integration.bodies import block
 from tests.integration.listeners import heartbeat, post_heartbeat, register
-from tests.integration.process import ROOT, wait_until
+from tests.integration.process import ROOT, ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, read_response, request
 from tests.integration.secured import SecuredService
+from tests.integration.test_overload import resident_bytes
 
 LENGTH: Final = 2_000_000
 """Of a heartbeat, in bytes; the last byte is not sent."""
@@ -108,3 +111,78 @@ def test_every_body_is_read_for_a_known_principal(
     with secured.client(secured.admin) as admin:
         assert admin.request(method, path, json={"x": []}).status_code in (400, 404)
     assert client.request(method, path, json={"x": []}).status_code in (400, 403, 404)
+
+
+LIMIT: Final = 1024 * 1024
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "ordinary"])
+def limited(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
+) -> Iterator[ServiceProcess]:
+    constants = {"app.http.connection.MAX_UNFINISHED_BYTES": LIMIT}
+    process = ServiceProcess(tmp_path_factory.mktemp("limited"), fast_path=request.param, constants=constants)
+    shutil.copy(migrated, process.database)
+    with process:
+        yield process
+
+
+class TestAllConnections:
+    """What connections have sent of requests that are not complete is limited, whatever it is."""
+
+    HEAD: Final = request("/blocklist/nodes/x", "Content-Length: 60000", method="PUT")
+    CHUNKED: Final = request("/blocklist/nodes/x", "Transfer-Encoding: chunked", method="PUT")
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            pytest.param(b"GET /blocklist HTTP/1.1\r\nX: " + b"x" * 12_000, id="a head"),
+            pytest.param(b"GET /blocklist HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 3000, id="many fields"),
+            pytest.param(HEAD + b"x" * 12_000, id="a body"),
+            pytest.param(CHUNKED + b"1\r\nx\r\n" * 2000, id="tiny chunks"),
+            pytest.param(CHUNKED + (b"1;" + b"x" * 1000 + b"\r\nx\r\n") * 12, id="long extensions of chunks"),
+            pytest.param(CHUNKED + b"1\r\nx\r\n0\r\n" + b"a: b\r\n" * 2000, id="trailers"),
+        ],
+    )
+    def test_beyond_the_limit_the_oldest_get_503(self, limited: ServiceProcess, sent: bytes) -> None:
+        with ExitStack() as stack:
+            connections = [stack.enter_context(connection_to(limited.port)) for _ in range(150)]
+            for connection in connections:
+                connection.sendall(sent)
+            wait_until(lambda: (len(connections) - len(answered(connections))) * len(sent) <= LIMIT)
+            refused = answered(connections)
+            assert connections[0] in refused
+            assert connections[-1] not in refused
+            with refused[0].makefile("rb") as stream:
+                answer = read_response(stream)
+            assert (answer.status, answer.header("retry-after")) == (503, "1")
+            assert "1 MiB of requests that are not complete" in answer.json()["detail"]
+            with limited.client() as client:
+                assert client.put("/blocklist/nodes/meanwhile", json=block(allowMerge=True)).is_success
+
+    def test_what_comes_behind_a_request_that_waits_counts_too(self, limited: ServiceProcess) -> None:
+        with ExitStack() as stack, limited.client() as client:
+            etag = client.get("/blocklist/table").headers["etag"]
+            waiting = request("/blocklist/table", f"If-None-Match: {etag}", "Prefer: wait=60")
+            connections = [stack.enter_context(connection_to(limited.port)) for _ in range(50)]
+            for connection in connections:
+                connection.sendall(waiting + request("/blocklist", "X: y") * 3000)
+            client.put("/blocklist/nodes/behind", json=block(allowMerge=True))
+            for connection in connections[:3]:
+                with connection.makefile("rb") as stream:
+                    assert read_response(stream).status in (200, 304)
+
+
+def test_a_connection_that_sends_many_requests_at_once_takes_no_more_memory_than_they(service: ServiceProcess) -> None:
+    """One is parsed at a time. As objects, those of 30 connections took 800 MB."""
+    pipelined = (b"GET / HTTP/1.1\r\nHost:x\r\n\r\n" * 8000)[: 200 * 1024]
+    with ExitStack() as stack:
+        before = resident_bytes(service)
+        for _ in range(40):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", service.port))
+            connection.sendall(pipelined)
+        with service.client() as client:
+            assert client.get("/healthz").status_code == 200
+        assert resident_bytes(service) - before < 60 * 1024 * 1024

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.http import connection_limits
-from app.http.connection_limits import ConnectionLimits
+from app.http import connection
+from app.http.connection import ConnectionLimits
 
 
 class Connection:
@@ -43,13 +43,13 @@ class Connection:
 
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADER_SECONDS", "BODY_SECONDS", "SWEEP_SECONDS"):
-        monkeypatch.setattr(connection_limits, name, 0.001)
+        monkeypatch.setattr(connection, name, 0.001)
 
     async def scenario() -> None:
         limits = ConnectionLimits(max_connections=10)
         connections = [Connection(failing=True), Connection(failing=False)]
-        for connection in connections:
-            limits.header_deadlines.add(connection)  # type: ignore[arg-type]
+        for each in connections:
+            limits.heads.add(each)  # type: ignore[arg-type]
         # A dict has the order in which it was filled, and may stand for a set.
         limits.connections = dict.fromkeys(connections).keys()
         sweep = asyncio.create_task(limits.run())
@@ -64,7 +64,7 @@ def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(monkey
 
 def test_a_response_that_is_read_slowly_is_not_reset_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADER_SECONDS", "SWEEP_SECONDS"):
-        monkeypatch.setattr(connection_limits, name, 0.001)
+        monkeypatch.setattr(connection, name, 0.001)
 
     async def scenario() -> None:
         limits = ConnectionLimits(max_connections=10)
@@ -73,7 +73,7 @@ def test_a_response_that_is_read_slowly_is_not_reset_before_its_time(monkeypatch
         sweep = asyncio.create_task(limits.run())
         for _ in range(3):
             slow.timed_out.clear()
-            limits.header_deadlines.add(slow)  # type: ignore[arg-type]
+            limits.heads.add(slow)  # type: ignore[arg-type]
             await slow.timed_out.wait()
         assert not slow.aborted.is_set()
         sweep.cancel()
