@@ -168,6 +168,13 @@ def test_a_service_that_hangs_shows(browser: Browser, start: Start) -> None:
             page.clock.fast_forward(3_000)
             expect(page.locator("#live-text")).to_have_text("Connection lost; reconnecting")
         expect(page.locator("#live-text")).to_have_text("Live")
+        # As after "back", if the browser has kept the page.
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+        with service.client() as client:
+            put(client, "n1")
+        expect(page.locator("#live-text")).to_have_text("Live")
+        expect(page.locator("#node-n1")).to_be_visible()
 
 
 def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:

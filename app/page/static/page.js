@@ -41,7 +41,7 @@ const SILENCE_MS = 40000;
 function watchList(live) {
   const text = live.querySelector("#live-text");
   const announcement = document.getElementById("announcement");
-  let retry, lost = false;
+  let source, check, retry, heard, lost = false;
 
   function reloadList() {
     for (const id of ["list", "share", "timeline"]) {
@@ -56,47 +56,57 @@ function watchList(live) {
     if (text.textContent !== words) text.textContent = words;
   }
 
+  function stop() {
+    source?.close();
+    clearInterval(check);
+    clearTimeout(retry);
+  }
+
+  function lose() {
+    lost = true;
+    show("off", "Connection lost; reconnecting");
+  }
+
+  function alive() {
+    heard = Date.now();
+    show("on", "Live");
+    if (lost) reloadList();
+    lost = false;
+  }
+
   function open() {
-    const source = new EventSource(live.dataset.watch);
-    let heard = Date.now();
-    function again(delay) {
-      source.close();
-      clearInterval(check);
-      retry = setTimeout(open, delay);
-    }
-    function lose() {
-      lost = true;
-      show("off", "Connection lost; reconnecting");
-    }
-    function alive() {
-      heard = Date.now();
-      show("on", "Live");
-      if (lost) reloadList();
-      lost = false;
-    }
+    stop();
+    heard = Date.now();
+    source = new EventSource(live.dataset.watch);
     // A service that hangs, or a network that drops everything, closes no connection.
-    const check = setInterval(() => {
-      if (Date.now() - heard >= SILENCE_MS) { lose(); again(0); }
+    check = setInterval(() => {
+      if (Date.now() - heard >= SILENCE_MS) { lose(); open(); }
     }, 1000);
     source.onopen = alive;
-    source.addEventListener("ping", alive);
     source.onerror = () => {
       lose();
       // Closed permanently: the response was an error. If the session has ended, reloading the list leads to the login page.
-      if (source.readyState === EventSource.CLOSED) { reloadList(); again(5000); }
+      if (source.readyState === EventSource.CLOSED) {
+        stop();
+        retry = setTimeout(() => { reloadList(); open(); }, 5000);
+      }
     };
+    source.addEventListener("ping", alive);
+    source.addEventListener("snapshot", reloadList);
     for (const type of Object.keys(CHANGE_TEXT)) {
       source.addEventListener(type, (event) => {
         alive();
+        live.dataset.watch = `/blocklist/watch?since=${event.lastEventId}`;
         const change = JSON.parse(event.data);
         const by = change.createdBy ? ` by ${change.createdBy}` : "";
         announcement.textContent = `${change.node.id} ${CHANGE_TEXT[type]}${by}.`;
         reloadList();
       });
     }
-    source.addEventListener("snapshot", reloadList);
-    addEventListener("pagehide", () => { source.close(); clearInterval(check); clearTimeout(retry); }, { once: true });
   }
+  addEventListener("pagehide", stop);
+  // The browser shows the page again as it was left.
+  addEventListener("pageshow", (event) => { if (event.persisted) { lose(); open(); } });
   open();
 
   // TaskManagers that leave and listeners that catch up cause no change event, so poll as well; faster while any are expected.
