@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 
 from app.api.authentication import ClaimsOperator, author
 from app.api.node_status import Prefer, requested_wait, task_managers_on, wait_until_applied
+from app.api.request_body import require_empty_body
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
 from app.engine.handler import Command, Outcome
@@ -180,3 +181,20 @@ def _node(service: Service, node: BlockedNode, type_: ChangeType | None) -> Json
             for task_manager in task_managers_on(service, node.id)
         ],
     }
+
+
+async def remove_claim(request: Request, node_id: str, owner: str, change: RequestedChange) -> Response:
+    """Remove the claim of an owner, and answer with the node after it. Raises ForbiddenError, NotFoundError."""
+    change.principal.check_may_claim_for(owner)
+    await require_empty_body(request)
+    return await change.answer_with(
+        lambda draft: draft.remove_claim(node_id, owner),
+        lambda node: [node],
+        lambda outcome: removed_claim_body(change.service, outcome, outcome.value),
+    )
+
+
+def removed_claim_body(service: Service, outcome: Outcome[Any], node: BlockedNode) -> Json:
+    """The body of the response to a removed claim: `RemovedClaimBody`."""
+    freed = {change.node.id for change in outcome.changes if change.type.frees}
+    return {"blocked": node.id not in freed, "node": service.view.node_body(node)}

@@ -7,13 +7,13 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from itertools import chain
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from app.api.authentication import REQUIRE_READER
-from app.api.change import Blocking, Freeing, RequestedChange, require_known
+from app.api.change import Blocking, Freeing, RequestedChange, remove_claim, removed_claim_body, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp, list_at
 from app.api.request_body import (
@@ -220,13 +220,7 @@ async def put_claim(request: Request, node_id: NodeId, owner: Owner, change: Blo
 )
 async def delete_claim(request: Request, node_id: NodeId, owner: Owner, change: Freeing) -> Response:
     """Remove an owner's claim. The node is unblocked if it was the only one, else it is as the others have it."""
-    change.principal.check_may_claim_for(owner)
-    await require_empty_body(request)
-    return await change.answer_with(
-        lambda draft: draft.remove_claim(node_id, owner),
-        lambda node: [node],
-        lambda outcome: _removed_body(change.service, outcome, outcome.value),
-    )
+    return await remove_claim(request, node_id, owner, change)
 
 
 @router.head("/claims", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
@@ -347,7 +341,7 @@ async def delete_claims(
     node_ids = [check_node_id(node_id) for node_id in nodes]
 
     def body(outcome: Outcome[dict[str, BlockedNode]]) -> Json:
-        return {node_id: _removed_body(change.service, outcome, node) for node_id, node in outcome.value.items()}
+        return {node_id: removed_claim_body(change.service, outcome, node) for node_id, node in outcome.value.items()}
 
     return await change.answer_with(
         lambda draft: draft.remove_claims(owner, node_ids), lambda removed: removed.values(), body
@@ -381,8 +375,3 @@ def _nodes_after(results: dict[str, PutClaim]) -> list[BlockedNode]:
 
 def _put_body(service: Service, result: PutClaim) -> Json:
     return {"claim": claim_body(result.claim), "node": service.view.node_body(result.node)}
-
-
-def _removed_body(service: Service, outcome: Outcome[Any], node: BlockedNode) -> Json:
-    freed = {change.node.id for change in outcome.changes if change.type.frees}
-    return {"blocked": node.id not in freed, "node": service.view.node_body(node)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api.authentication import REQUIRE_READER
-from app.api.change import Blocking, Freeing, RequestedChange, require_known
+from app.api.change import Blocking, Freeing, RequestedChange, remove_claim, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import AllowedParameters, MinRevision, NodeId
 from app.api.request_body import (
@@ -43,6 +43,7 @@ from app.engine.handler import Command, Outcome
 from app.requests import BlockRequest
 from app.service import Service, service_of
 from blocklist.model.changes import ChangeType
+from blocklist.model.claims import default_owner
 from blocklist.model.draft import not_blocked_message
 from blocklist.model.errors import NotFoundError
 from blocklist.model.node import BlockedNode
@@ -56,8 +57,12 @@ router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 _CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
 _BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict"))
 _BLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "selector"))
-_UNBLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "selector"))
-_UNBLOCK_PARAMETERS = Depends(AllowedParameters("dryRun"))
+_UNBLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "selector", "owner"))
+_UNBLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "owner"))
+OnlyOwn = Annotated[
+    Literal["me"] | None,
+    Query(alias="owner", description="`me`: remove the caller's own claims only; claims of other owners stay."),
+]
 _CONFLICT = (
     "The node is already blocked, or a limit was reached (then `type` ends in `limit`), or with `strict=true` no"
     " listener knows it (`unknown-node`); nothing was changed."
@@ -186,19 +191,31 @@ async def _block_many_command(change: RequestedChange, selector: Selector | None
     dependencies=[_UNBLOCK_NODES_PARAMETERS],
     response_model=dict[str, UnblockedNode] | DryRunBody,
     responses={
-        200: {"description": "The selected nodes by id: 200 was unblocked, 404 was not blocked. Or a dry run."},
+        200: {
+            "description": "The selected nodes by id: 200 was unblocked, 404 was not blocked, or with `owner=me` not by"
+            " the caller. Or a dry run."
+        },
         **problem_responses(
             400, 404, 413, 503, _404="The selector selects no node, or none that is blocked; nothing was changed."
         ),
     },
     openapi_extra=EMPTY_BODY,
 )
-async def delete_nodes(request: Request, change: Freeing, selector: RequiredSelector) -> Response:
-    """Unblock those of the selected nodes that are blocked, up to 1,000 in one transaction: all or none."""
-    change.principal.check_may_unblock()
+async def delete_nodes(
+    request: Request, change: Freeing, selector: RequiredSelector, only_own: OnlyOwn = None
+) -> Response:
+    """Unblock those of the selected nodes that are blocked, up to 1,000 in one transaction: all or none.
+
+    With `owner=me` only the caller's claims on them are removed: 200 of a node says that one was.
+    """
+    owner = None if only_own is None else default_owner(change.author.name)
+    if owner is None:
+        change.principal.check_may_unblock()
+    else:
+        change.principal.check_may_claim_for(owner)
     await require_empty_body(request)
     response = await change.answer_with(
-        unblock_selected(change.service, selector),
+        unblock_selected(change.service, selector, owner),
         lambda selection: selection.unblocked.values(),
         lambda outcome: _unblocked_body(outcome.value),
     )
@@ -216,8 +233,14 @@ async def delete_nodes(request: Request, change: Freeing, selector: RequiredSele
     responses={200: _UNBLOCKED, **problem_responses(400, 404, 409, 413, 503, _409=AMBIGUOUS)},
     openapi_extra=EMPTY_BODY,
 )
-async def delete_node(request: Request, node_id: NodeId, change: Freeing) -> Response:
-    """Unblock a node before its block expires, whoever claims it; 404 if it is not blocked."""
+async def delete_node(request: Request, node_id: NodeId, change: Freeing, only_own: OnlyOwn = None) -> Response:
+    """Unblock a node before its block expires, whoever claims it; 404 if it is not blocked.
+
+    With `owner=me` only the caller's claim is removed: the response has the node as the others have it, and is a 404 if
+    the caller has no claim on it.
+    """
+    if only_own is not None:
+        return await remove_claim(request, node_id, default_owner(change.author.name), change)
     change.principal.check_may_unblock()
     await require_empty_body(request)
 

@@ -12,6 +12,7 @@ from fastapi import Depends, Query, Request
 from app.engine.handler import Command
 from app.requests import BlockRequest
 from app.service import Service
+from blocklist.model.claims import claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.inventory import label_hints, select_nodes, selects
@@ -94,8 +95,8 @@ class UnblockedSelection:
     unblocked: dict[str, BlockedNode]
 
 
-def unblock_selected(service: Service, selector: Selector) -> Command[UnblockedSelection]:
-    """The command that unblocks those of the selected nodes that are blocked.
+def unblock_selected(service: Service, selector: Selector, owner: str | None = None) -> Command[UnblockedSelection]:
+    """The command that unblocks those of the selected nodes that are blocked, or removes the claims of `owner` on them.
 
     Raises InvalidError for an empty selector. The command raises NotFoundError if no node is selected or none of them
     is blocked, InvalidError for too many.
@@ -104,19 +105,30 @@ def unblock_selected(service: Service, selector: Selector) -> Command[UnblockedS
 
     def run(draft: Draft) -> UnblockedSelection:
         selected = select_nodes(selector, service.inventory).require_nodes()
-        blocked = [node_id for node_id in selected if draft.get_blocked(node_id) is not None]
+        blocked = [node_id for node_id in selected if _is_blocked(draft, node_id, owner)]
         if not blocked:
-            raise NotFoundError(f"None of the {len(selected):,} nodes that {selector} selects is blocked.")
+            by_whom = "is blocked" if owner is None else f"is blocked by {owner}"
+            raise NotFoundError(f"None of the {len(selected):,} nodes that {selector} selects {by_whom}.")
         if len(blocked) > MAX_NODES:
             raise InvalidError(
                 f"{len(blocked):,} of the nodes that {selector} selects are blocked; at most {MAX_NODES:,} can be"
                 " changed at once. Nothing was changed."
             )
         # Two known nodes may be one block, under their short name.
-        unblocked = {node_id: draft.unblock(node_id) for node_id in blocked if draft.get_blocked(node_id) is not None}
+        unblocked = {
+            node_id: draft.unblock(node_id) if owner is None else draft.remove_claim(node_id, owner)
+            for node_id in blocked
+            if _is_blocked(draft, node_id, owner)
+        }
         return UnblockedSelection(selected=selected, unblocked=unblocked)
 
     return run
+
+
+def _is_blocked(draft: Draft, node_id: str, owner: str | None) -> bool:
+    """Whether a node is blocked, by this owner if one is given."""
+    node = draft.get_blocked(node_id)
+    return node is not None and (owner is None or claim_of(draft.live_claims(node), owner) is not None)
 
 
 def _require_labels(selector: Selector) -> None:

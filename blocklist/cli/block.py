@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -13,7 +13,7 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.environment import connect, default_duration, print_context, service_now, service_now_for_change
-from blocklist.cli.messages import outcome_unknown, report_unknown_outcome
+from blocklist.cli.messages import confirm, outcome_unknown, report_unknown_outcome
 from blocklist.cli.options import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
@@ -23,6 +23,7 @@ from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 if TYPE_CHECKING:
     from blocklist.client.answers import AppliedCount, BlockNodesResult
     from blocklist.client.client import BlocklistClient
+    from blocklist.model.claims import Claim
     from blocklist.wire.nodes import DryRunBody
 
 
@@ -70,17 +71,41 @@ def unblock(
     selector: options.Selector = None,
     wait: options.Wait = None,
     dry_run: options.DryRun = False,
+    all_owners: options.AllOwners = False,
+    yes: options.Yes = False,
 ) -> None:
-    """Unblock nodes before their end, one after the other."""
+    """Unblock nodes before their end, one after the other. Blocks by other owners stay, without --all-owners."""
     with connect() as client:
         node_ids = blocked_nodes(client, node, selector)
+        # Without authentication everybody is one owner.
+        only_own = not all_owners and client.whoami()[0] is not None
         if dry_run:
-            show = partial(_dry_run_unblock, client)
-            _exit_if_ambiguous(for_each(node_ids, show))
+            show = partial(_dry_run_unblock, client, only_own)
+            _exit_if_not_all(for_each(node_ids, show))
             return
         print_context(client)
+        if all_owners and not yes:
+            _confirm_all_owners(client, node_ids)
         with report_unknown_outcome(dry_run):
-            _unblock(client, node_ids, wait)
+            _unblock(client, node_ids, wait, only_own)
+
+
+def _confirm_all_owners(client: BlocklistClient, node_ids: Sequence[str]) -> None:
+    """Ask if several owners block one of the nodes. Raises Exit with code 1 without the answer yes."""
+    shared = {node_id: claims for node_id in node_ids if len(claims := _claims(client, node_id)) > 1}
+    if not shared:
+        return
+    now = service_now(client)
+    for node_id, claims in shared.items():
+        print_stderr(f"{node_id} is blocked by {messages.claims_message(claims, now)}")
+    confirm("Remove the claims of all owners?")
+
+
+def _claims(client: BlocklistClient, node_id: str) -> list[Claim]:
+    try:
+        return client.claims(node_id)
+    except (NotFoundError, AmbiguousNodeError):
+        return []  # The request to unblock it says so.
 
 
 def _merging(send: Callable[..., R], merge: bool) -> Callable[[list[BlockedNode]], R] | None:
@@ -165,9 +190,34 @@ def print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
         _print_dry_run(result.response, now)
 
 
-def _dry_run_unblock(client: BlocklistClient, node_id: str) -> None:
-    result = client.dry_run_unblock(node_id)
-    _print_dry_run(result, service_now(client))
+def _dry_run_unblock(client: BlocklistClient, only_own: bool, node_id: str) -> None:
+    """Print the effect, and each claim that would go."""
+    with _naming_other_owners(client, node_id, only_own):
+        result = client.dry_run_unblock(node_id, only_own=only_own)
+    now = service_now(client)
+    _print_dry_run(result, now)
+    own = client.whoami()[0]
+    for claim in _claims(client, node_id):
+        goes = not only_own or claim.owner == own
+        print_message(f"  {'removed' if goes else 'stays'}: {messages.claim_message(claim, now)}")
+
+
+class _NotOwnError(BlocklistError):
+    """The caller has no claim on a node that others block."""
+
+
+@contextmanager
+def _naming_other_owners(client: BlocklistClient, node_id: str, only_own: bool) -> Iterator[None]:
+    """Turn a NotFoundError about the caller's claim into a _NotOwnError that names who blocks the node."""
+    try:
+        yield
+    except NotFoundError:
+        if not only_own or not (claims := _claims(client, node_id)):
+            raise
+        others = messages.claims_message(claims, service_now(client))
+        raise _NotOwnError(
+            f"{node_id} stays blocked: you have no claim on it; it is blocked by {others}. --all-owners frees it."
+        ) from None
 
 
 def _print_dry_run(result: DryRunBody, now: int) -> None:
@@ -185,14 +235,14 @@ def _print_dry_run(result: DryRunBody, now: int) -> None:
         raise typer.Exit(1)
 
 
-def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None) -> None:
-    outcome, progress = unblock_all(client, node_ids, wait)
+def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None, only_own: bool) -> None:
+    outcome, progress = unblock_all(client, node_ids, wait, only_own)
     if progress is not None:
         # The response to an unblocking is about the last node only.
         reasons = _reasons(client, [*outcome.done, *outcome.not_blocked])
         _report_blocked_again(progress)
         _report_progress(progress.with_refused(reasons[0]), reasons)
-    _exit_if_ambiguous(outcome)
+    _exit_if_not_all(outcome)
 
 
 def _report_blocked_again(progress: AppliedCount) -> None:
@@ -203,9 +253,9 @@ def _report_blocked_again(progress: AppliedCount) -> None:
         raise typer.Exit(1)
 
 
-def _exit_if_ambiguous(outcome: UnblockOutcome) -> None:
-    """Raises Exit with code 1 if a name means several nodes."""
-    if outcome.ambiguous:
+def _exit_if_not_all(outcome: UnblockOutcome) -> None:
+    """Raises Exit with code 1 if a name means several nodes, or the caller has no claim on a node."""
+    if outcome.ambiguous or outcome.not_own:
         raise typer.Exit(1)
 
 
@@ -362,6 +412,7 @@ class UnblockOutcome:
     done: list[str] = field(default_factory=list)
     not_blocked: list[str] = field(default_factory=list)
     ambiguous: list[str] = field(default_factory=list)
+    not_own: list[str] = field(default_factory=list)
 
 
 def for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockOutcome:
@@ -394,6 +445,9 @@ def _for_one(node_id: str, action: Callable[[str], None], outcome: UnblockOutcom
     except AmbiguousNodeError as error:
         print_stderr(*messages.error_lines(error))
         outcome.ambiguous.append(node_id)
+    except _NotOwnError as error:
+        print_message(error.detail)
+        outcome.not_own.append(node_id)
 
 
 def _not_unblocked(node_ids: Sequence[str]) -> list[str]:
@@ -401,7 +455,7 @@ def _not_unblocked(node_ids: Sequence[str]) -> list[str]:
 
 
 def unblock_all(
-    client: BlocklistClient, node_ids: Sequence[str], wait: int | None
+    client: BlocklistClient, node_ids: Sequence[str], wait: int | None, only_own: bool
 ) -> tuple[UnblockOutcome, AppliedCount | None]:
     """Unblock the nodes; with `wait` (seconds), how many listeners have applied the last change of every node.
 
@@ -416,9 +470,15 @@ def unblock_all(
 
     def unblock_one(node_id: str) -> None:
         nonlocal progress
-        result = client.unblock_node(node_id, wait=wait if node_id == node_ids[-1] else None)
+        with _naming_other_owners(client, node_id, only_own):
+            own_wait = wait if node_id == node_ids[-1] else None
+            result = client.unblock_node(node_id, only_own=only_own, wait=own_wait)
         progress = result.applied
-        print_message(f"{result.id} unblocked")
+        if result.blocked:
+            others = messages.claims_message(_claims(client, result.id), service_now(client))
+            print_message(f"{result.id} stays blocked: {others}")
+        else:
+            print_message(f"{result.id} unblocked")
 
     outcome = for_each(node_ids, unblock_one)
     _suggest(client, outcome.not_blocked, node_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from blocklist.model.time import format_duration, to_utc
 
 if TYPE_CHECKING:
     from blocklist.client.answers import AppliedCount
+    from blocklist.model.claims import Claim
     from blocklist.wire.nodes import DryRunBody, DryRunNode
 
 
@@ -125,6 +127,16 @@ def format_end(end: int, now: int) -> str:
     return f"until {text} (in {format_duration(max(0, end - now))})"
 
 
+def claim_message(claim: Claim, now: int) -> str:
+    """`anna, until 2026-11-21 18:00:00 UTC (in 4h): Disk errors`."""
+    return f"{claim.owner}, {format_end(claim.block.end, now)}: {claim.block.cause}"
+
+
+def claims_message(claims: Sequence[Claim], now: int) -> str:
+    """The claims on a node, in one line."""
+    return "; ".join(claim_message(claim, now) for claim in claims)
+
+
 def _dry_run_message(entry: DryRunNode, now: int) -> str:
     node = entry.node.value()
     if entry.status == 200:
@@ -159,3 +171,20 @@ def outcome_unknown(error: BaseException) -> bool:
         return not isinstance(error, (typer.Exit, typer.Abort, typer.TyperException))
     not_sent = (httpx.ConnectError, httpx.ConnectTimeout)
     return isinstance(error.__cause__, httpx.HTTPError) and not isinstance(error.__cause__, not_sent)
+
+
+def is_interactive() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+def confirm(question: str) -> None:
+    """Ask a question on the terminal. Raises Exit with code 1 unless the answer is yes, and without a terminal."""
+    if not is_interactive():
+        print_stderr("Nothing was changed: --yes is needed here, as there is no terminal to ask on.")
+        raise typer.Exit(1)
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        print_stderr("Nothing was changed.")
+        raise typer.Exit(1)

@@ -293,6 +293,10 @@ Author = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Change
 Output = Annotated[OutputFormat, choice_option(OutputFormat, "--output", "-o", help_text="Output format.")]
 NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the header of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
+AllOwners = Annotated[
+    bool, typer.Option("--all-owners", help="Remove the claims of all owners, not only your own, and free the node.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the effect and change nothing.")]
 
 

@@ -105,10 +105,14 @@ class BlockNodesResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnblockResult:
-    """The name under which the node was blocked, and how many listeners have applied it (None without `wait`)."""
+    """The name under which the node was blocked, and how many listeners have applied it (None without `wait`).
+
+    `blocked` is whether other owners keep it blocked, after the caller's claim was removed.
+    """
 
     id: str
     applied: AppliedCount | None
+    blocked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

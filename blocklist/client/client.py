@@ -329,10 +329,16 @@ class BlocklistClient:
         """
         return self.unblock_node(node_id, wait=wait).applied
 
-    def unblock_node(self, node_id: str, *, wait: int | None = None) -> UnblockResult:
-        """As unblock, and return the name under which the node was blocked: `node_id`, if a proxy has removed it."""
-        response = self._request("DELETE", node_path(node_id), wait=wait)
-        return UnblockResult(id=response.node_id or node_id, applied=response.applied)
+    def unblock_node(self, node_id: str, *, only_own: bool = False, wait: int | None = None) -> UnblockResult:
+        """As unblock, and return the name under which the node was blocked: `node_id`, if a proxy has removed it.
+
+        With `only_own` only the caller's claim is removed. Raises NotFoundError if the caller has none.
+        """
+        response = self._request("DELETE", node_path(node_id), params=_own_params(only_own), wait=wait)
+        if not only_own:
+            return UnblockResult(id=response.node_id or node_id, applied=response.applied)
+        body = parse_body(RemovedClaimBody, response.object())
+        return UnblockResult(id=body.node.id, applied=response.applied, blocked=body.blocked)
 
     def put_claim(
         self,
@@ -398,9 +404,10 @@ class BlocklistClient:
         body = block_body(block.action, block.cause, block.end, allow_merge)
         return _dry_run(self._request("PUT", _NODES_PATH, params=params, json=body))
 
-    def dry_run_unblock(self, node_id: str) -> DryRunBody:
-        """The effect that unblock would have. Raises NotFoundError if the node is not blocked."""
-        return _dry_run(self._request("DELETE", node_path(node_id), params={"dryRun": "true"}))
+    def dry_run_unblock(self, node_id: str, *, only_own: bool = False) -> DryRunBody:
+        """The effect that unblock_node would have. Raises NotFoundError as it does."""
+        params = {"dryRun": "true"} | _own_params(only_own)
+        return _dry_run(self._request("DELETE", node_path(node_id), params=params))
 
     def register(self, registration: Registration) -> str | None:
         """Register a listener, renew its lease, or take over from another session.
@@ -641,6 +648,10 @@ def _claim_path(node_id: str, owner: str) -> str:
 def block_body(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
     """The body of a request to block a node."""
     return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}
+
+
+def _own_params(only_own: bool) -> dict[str, str]:
+    return {"owner": "me"} if only_own else {}
 
 
 def _block_params(force: str | None, *, strict: bool) -> dict[str, str]:
