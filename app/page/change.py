@@ -27,6 +27,7 @@ from app.page.forms import (
 )
 from app.page.shared import OperatorVisitor, Visitor, render_page
 from app.service import Service, service_of
+from blocklist.model.claims import Claims
 from blocklist.model.draft import Draft, not_blocked_message
 from blocklist.model.errors import (
     BlocklistError,
@@ -110,13 +111,17 @@ async def preview_block(service: Service, requested: BlockForm, visitor: Visitor
     return await preview_command(service, visitor, command)
 
 
-async def preview_unblock(service: Service, node_id: str, visitor: Visitor) -> Preview:
-    """Preview unblocking a node. Raises NotFoundError, UnavailableError."""
+async def preview_unblock(service: Service, node_id: str, visitor: Visitor) -> tuple[Preview, Claims]:
+    """Preview unblocking a node, with the claims on it. Raises NotFoundError, UnavailableError."""
+    claims: Claims = ()
 
     def command(draft: Draft) -> PreviewResult:
-        return seen_of(draft, [node_id]), {node_id: (draft.unblock(node_id), None)}
+        nonlocal claims
+        seen, node = seen_of(draft, [node_id]), draft.get_blocked(node_id)
+        claims = () if node is None else draft.live_claims(node)
+        return seen, {node_id: (draft.unblock(node_id), None)}
 
-    return await preview_command(service, visitor, command)
+    return await preview_command(service, visitor, command), claims
 
 
 def check_seen(draft: Draft, node_ids: Iterable[str], seen: str) -> None:
@@ -201,12 +206,13 @@ async def get_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeI
 
 @router.post("/page/nodes/{node_id}/unblock")
 async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
-    """Unblock the node; if its block is not the one that the preview showed, a new preview."""
+    """Unblock the node, or remove the visitor's claim; if its block is not what the preview showed, a new preview."""
+    owner = visitor.own_owner if form.get("only") == "own" else None
 
     def command(draft: Draft) -> object:
         if draft.get_blocked(node_id) is not None:
             check_seen(draft, [node_id], form.get("seen", ""))
-        return draft.unblock(node_id)
+        return draft.unblock(node_id) if owner is None else draft.remove_claim(node_id, owner)
 
     try:
         await service_of(request).handler.submit(command, visitor.author())
@@ -216,7 +222,7 @@ async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: Node
 
 
 async def _unblock_preview(request: Request, visitor: Visitor, node_id: str, conflicts: Sequence[str] = ()) -> Response:
-    preview = await preview_unblock(service_of(request), node_id, visitor)
+    preview, claims = await preview_unblock(service_of(request), node_id, visitor)
     status = HTTPStatus.CONFLICT if conflicts else HTTPStatus.OK
     return render_page(
         request,
@@ -224,6 +230,8 @@ async def _unblock_preview(request: Request, visitor: Visitor, node_id: str, con
         visitor,
         status,
         preview=preview.nodes[0],
+        claims=claims,
+        has_own=any(claim.owner == visitor.own_owner for claim in claims),
         seen=preview.seen,
         conflicts=conflicts,
     )

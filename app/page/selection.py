@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -30,6 +30,7 @@ from app.page.forms import (
 from app.page.list import groups_of, matching_nodes, parse_filter
 from app.page.shared import OperatorVisitor, Visitor, render_page
 from app.service import Service, service_of
+from blocklist.model.claims import claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
 from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode
@@ -43,13 +44,18 @@ MAX_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unblocking:
-    """Unblock the nodes."""
+    """Remove the claims of an owner on the nodes; of all owners without one."""
+
+    owner: str | None = None
 
     def apply(self, draft: Draft, nodes: Sequence[BlockedNode]) -> dict[str, BlockedNode | None]:
         """Change the nodes of the draft; return what they are afterwards."""
         for node in nodes:
-            draft.unblock(node.id)
-        return dict.fromkeys((node.id for node in nodes), None)
+            if self.owner is None:
+                draft.unblock(node.id)
+            elif claim_of(draft.live_claims(node), self.owner) is not None:
+                draft.remove_claim(node.id, self.owner)
+        return {node.id: draft.get_blocked(node.id) for node in nodes}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,11 +87,15 @@ SelectionChange = Unblocking | Extension
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelectionPreview:
-    """`done` identifies the blocks after the change, `free` are nodes that were chosen but are not blocked any more."""
+    """`done` identifies the blocks after the change, `free` are nodes that were chosen but are not blocked any more.
+
+    `owners` are those of the claims on each node, before the change.
+    """
 
     preview: Preview
     done: str
     free: Sequence[str]
+    owners: Mapping[str, Sequence[str]]
 
     @property
     def names(self) -> str:
@@ -157,10 +167,12 @@ async def preview_selection(
 ) -> SelectionPreview:
     """What the change would do to those of the nodes that are blocked. Raises NotFoundError if none is."""
     found: tuple[str, list[str]] = "", []
+    owners: dict[str, list[str]] = {}
 
     def command(draft: Draft) -> PreviewResult:
-        nonlocal found
+        nonlocal found, owners
         before = _blocked(draft, names)
+        owners = {node.id: [claim.owner for claim in draft.live_claims(node)] for node in before}
         if not before:
             raise NotFoundError("None of the selected nodes is blocked any more.")
         seen = _seen_each(draft, before)
@@ -170,7 +182,7 @@ async def preview_selection(
         return seen, {node.id: (node, after[node.id]) for node in before}
 
     preview = await preview_command(service, visitor, command)
-    return SelectionPreview(preview=preview, done=found[0], free=found[1])
+    return SelectionPreview(preview=preview, done=found[0], free=found[1], owners=owners)
 
 
 def confirmed(change: SelectionChange, names: Sequence[str], seen: str, done: str) -> Command[object]:
@@ -256,7 +268,8 @@ async def post_selection(
     names = names_of(" ".join(chosen.names))
     match form.get("do"):
         case "unblock":
-            return await _preview(request, visitor, Unblocking(), names, form, changed=chosen.changed)
+            change = Unblocking(owner=visitor.own_owner)
+            return await _preview(request, visitor, change, names, form, changed=chosen.changed)
         case "extend" | "evacuate" as action:
             initial = {**initial_form(service.settings.default_duration), "nodes": " ".join(names)}
             action_and_end = ("keep", "by") if action == "extend" else ("evacuate", "same")
@@ -267,8 +280,11 @@ async def post_selection(
 
 @router.post("/page/selection/unblock")
 async def post_unblock(request: Request, visitor: OperatorVisitor, form: SubmittedForm) -> Response:
-    """Unblock the nodes, if they are as the preview showed them."""
-    return await _apply(request, visitor, Unblocking(), form)
+    """Unblock the nodes, or remove the visitor's claims, if they are as the preview showed them."""
+    if "all" in form:
+        return await _preview(request, visitor, Unblocking(), names_of(form.get("nodes", "")), form)
+    change = Unblocking(owner=visitor.own_owner if form.get("only") == "own" else None)
+    return await _apply(request, visitor, change, form)
 
 
 @router.post("/page/selection/extend")
@@ -332,7 +348,8 @@ async def _preview(
 ) -> Response:
     found = await preview_selection(service_of(request), visitor, change, names)
     unblocks = isinstance(change, Unblocking)
-    fields = {} if unblocks else {name: form.get(name, "") for name in FIELDS}
+    only_own = isinstance(change, Unblocking) and change.owner is not None
+    fields = ({"only": "own"} if only_own else {}) if unblocks else {name: form.get(name, "") for name in FIELDS}
     return render_page(
         request,
         "selection_confirm.html.j2",
@@ -342,6 +359,7 @@ async def _preview(
         preview=found.preview,
         change=change,
         unblocks=unblocks,
+        only_own=only_own,
         fields=fields | {"nodes": found.names, "seen": found.preview.seen, "done": found.done},
         # The preview reports limits.
         conflicts=rejection.lines if isinstance(rejection, ConflictError) else (),

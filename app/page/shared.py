@@ -107,6 +107,11 @@ class Visitor:
         return Author(self.principal.name, Source.PAGE, forced)
 
     @property
+    def own_owner(self) -> str | None:
+        """The owner of the visitor's claims; None without authentication, where everybody is one owner."""
+        return self.principal.name
+
+    @property
     def may_change(self) -> bool:
         return self.principal.role.allows(Role.OPERATOR) and self.principal.owners is None
 

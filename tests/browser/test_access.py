@@ -221,3 +221,23 @@ def test_an_invalid_form_is_an_html_error(listener_client: httpx.Client, body: b
     answer = listener_client.post("/page/block", content=body, headers=headers)
     assert answer.status_code in {400, 413}
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_people_remove_their_own_claim_and_see_who_else_blocks_the_node(
+    browser: Browser, secured: SecuredService
+) -> None:
+    body = {"action": "MARK_BLOCKED", "cause": "Broken DIMM"}
+    for path in ("/blocklist/nodes/w1/claims/bob", "/blocklist/nodes/w1/claims/the-operator"):
+        assert secured.admin.put(path, json=body).status_code == 201
+    with monitored(browser, secured.service.url) as monitor:
+        page = monitor.context.new_page()
+        log_in(page, secured.tokens["operator"], "/page/nodes/w1/unblock")
+        expect(page.get_by_role("row", name="the-operator (you)")).to_be_visible()
+        page.get_by_role("button", name="Remove my claim").click()
+        page.wait_for_url("/page/nodes/w1")
+        page.goto("/page/nodes/w1/unblock")
+        expect(page.get_by_role("button", name="Remove my claim")).to_have_count(0)
+        expect(page.get_by_role("row", name="bob")).to_be_visible()
+        page.get_by_role("button", name="Unblock w1 for all owners").click()
+        page.wait_for_url("/page/nodes/w1")
+    assert secured.admin.get("/blocklist").json() == {}

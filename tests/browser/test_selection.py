@@ -184,7 +184,10 @@ def test_readers_select_nothing_and_forms_need_their_token(browser: Browser, sec
         log_in(page, secured.tokens["operator"])
         check(page, "n1")
         page.get_by_role("button", name="Unblock…").click()
+        expect(page.get_by_text("You have no claim on these nodes.")).to_be_visible()
+        page.get_by_role("button", name="For all owners…").click()
         expect(page.get_by_role("heading", name="Unblock 1 node?")).to_be_visible()
+        expect(page.locator("[data-label=Owners]")).to_have_text("admin")
         monitor.expected |= {"403"}
         for path in ("/page/selection", "/page/selection/unblock", "/page/selection/extend"):
             assert page.request.post(path, form={"node": "n1", "nodes": "n1", "do": "unblock"}).status == 403
