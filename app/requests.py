@@ -320,6 +320,11 @@ class ReportBody(RequestBody):
         Field(description="Nodes that get no work there, though not because of a block: node id to their state."),
     ] = None
 
+    replaced: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(description="Blocked nodes whose name another machine has since: node id to which and since when."),
+    ] = None
+
     def value(self) -> Report:
         given = {name: getattr(self, name) for name in REPORT_FIELDS}
         return Report(**given | {"evidence": _findings(self.evidence), "nodes": _reported_nodes(self.nodes)})

@@ -111,6 +111,8 @@ class DriftMonitor:
             for node in self._blocked(name):
                 if self._has_confirmed(entry, node):
                     yield _state(node.id, DriftKind.SCHEDULABLE, entry, state)
+        for name, state in (entry.report.replaced or {}).items():
+            yield from (_state(node.id, DriftKind.REPLACED, entry, state) for node in self._blocked(name))
         for name, state in (entry.report.unschedulable or {}).items():
             if not self._blocked(name):
                 yield _state(name, DriftKind.UNSCHEDULABLE, entry, state)
@@ -128,7 +130,8 @@ class DriftMonitor:
 
 
 def _reported_nodes(entry: ListenerEntry) -> int:
-    return len(entry.report.schedulable or ()) + len(entry.report.unschedulable or ())
+    report = entry.report
+    return sum(len(part or ()) for part in (report.schedulable, report.unschedulable, report.replaced))
 
 
 def _state(node_id: str, kind: DriftKind, entry: ListenerEntry, state: str) -> ReportedState:

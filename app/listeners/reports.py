@@ -134,14 +134,14 @@ def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
     """
     task_managers = report.task_managers or {}
     refused, pending = report.refused or {}, report.pending or {}
-    schedulable, unschedulable = report.schedulable or {}, report.unschedulable or {}
+    schedulable, unschedulable, replaced = report.schedulable or {}, report.unschedulable or {}, report.replaced or {}
     entries = len(task_managers) + len(report.running_tasks or ()) + len(report.nodes or ())
-    entries += len(schedulable) + len(unschedulable)
+    entries += len(schedulable) + len(unschedulable) + len(replaced)
     indexed = len(refused) + len(pending) + len(findings)
     node_ids = report.node_ids()
     nodes = {*task_managers.values(), *node_ids}
     texts = (task_managers, task_managers.values(), report.running_tasks or (), refused, refused.values())
-    states = (pending, pending.values(), schedulable, schedulable.values(), unschedulable, unschedulable.values())
+    states = [text for each in (pending, schedulable, unschedulable, replaced) for text in (each, each.values())]
     return (
         entries * _ENTRY_BYTES
         + len(task_managers) * _TASK_MANAGER_BYTES

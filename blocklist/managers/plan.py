@@ -92,8 +92,9 @@ class ManagerPlan:
 
     `all_nodes` are all nodes of the cluster manager with what it knows about them, `unschedulable` those that get no
     work for another reason than a block, with their states, `schedulable` blocked ones that get work although the block
-    was applied, with reasons; None if planning does not show them. `containers` is what runs on blocked nodes: an id
-    for each group of containers to its node and their number (None if that is not known); None if it is not known.
+    was applied, with reasons, `replaced` blocked ones whose name another machine has since; None if planning does not
+    show them. `containers` is what runs on blocked nodes: an id for each group of containers to its node and their
+    number, None if that is not known; None if nothing is known.
     """
 
     steps: tuple[PlanStep, ...] = ()
@@ -101,6 +102,7 @@ class ManagerPlan:
     all_nodes: Sequence[NodeFacts] | None = None
     unschedulable: Mapping[str, str] | None = None
     schedulable: Mapping[str, str] | None = None
+    replaced: Mapping[str, str] | None = None
     containers: Mapping[str, tuple[str, int | None]] | None = None
 
 

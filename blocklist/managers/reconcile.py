@@ -171,6 +171,7 @@ class ReconcileLoop(Generic[P]):
             nodes=self._reportable_nodes(plan.all_nodes),
             unschedulable=_reportable(plan.unschedulable),
             schedulable=_reportable(plan.schedulable),
+            replaced=_reportable(plan.replaced),
             **_work_of(plan.containers),
         ).over(_reasons(result.not_in_force))
 

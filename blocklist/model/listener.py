@@ -197,7 +197,8 @@ class Report:
     why a block, or the end of one, is not in force yet, or not known to be, `evidence` node id to finding; `nodes` are
     all nodes that the listener may use: ids, or what it knows about them. A manager reports in `schedulable` the
     blocked nodes that still get work, in `unschedulable` the nodes that get none for another reason than a block: node
-    id to its state. Do not change them afterwards.
+    id to its state, and in `replaced` the blocked nodes whose name another machine has since. Do not change them
+    afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
@@ -208,6 +209,7 @@ class Report:
     nodes: Sequence[str | ReportedNode] | None = None
     schedulable: Mapping[str, str] | None = None
     unschedulable: Mapping[str, str] | None = None
+    replaced: Mapping[str, str] | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not None, by name."""
@@ -247,12 +249,14 @@ class DriftKind(StrEnum):
     """What differs.
 
     Blocked here: evacuated, but tasks still run there; tasks started after the listener had applied the block; the
-    manager still gives out the node. Free here: the manager does not give out the node.
+    manager still gives out the node; another machine has its name since. Free here: the manager does not give out the
+    node.
     """
 
     TASKS_RUNNING = "tasks-running"
     TASKS_STARTED = "tasks-started"
     SCHEDULABLE = "schedulable"
+    REPLACED = "replaced"
     UNSCHEDULABLE = "unschedulable"
 
     @property

@@ -321,7 +321,7 @@ class KnownNodesPage(Body):
 
 # The body of GET /drift.
 
-DriftKindName = Literal["tasks-running", "tasks-started", "schedulable", "unschedulable"]
+DriftKindName = Literal["tasks-running", "tasks-started", "schedulable", "replaced", "unschedulable"]
 
 
 @dataclass(kw_only=True)

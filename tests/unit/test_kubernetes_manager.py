@@ -10,7 +10,7 @@ import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -210,7 +210,10 @@ class TestPlan:
         assert restored.drifted == {"n1": why}
         assert len(restored.changes) == 1
         reported = plan_of([body], block("n1"), on_drift=DriftPolicy.REPORT, **options)
-        assert reported.changes == ()
+        # Without the annotation, a manager that starts again would take the node for one that never had the taint.
+        written = [operation["path"] for change in reported.changes for operation in change.assessment.patch]
+        assert not any("taints" in path for path in written)
+        assert bool(written) is (known_by == "memory")
         assert reported.schedulable == {"n1": why}
         assert reported.not_in_force.refused == {"n1": f"{why} It is left so (--on-drift report)."}
 
@@ -218,6 +221,51 @@ class TestPlan:
         plan = plan_of([node_body("n1")], block("n1"), tainted={"uid-of-its-former-life"})
         assert plan.drifted == {}
         assert len(plan.changes) == 1
+
+    @pytest.mark.parametrize("wanted", [None, MARK])
+    def test_what_was_left_under_another_key_is_removed(self, wanted: BlockMark | None) -> None:
+        """--taint was changed; what another manager has left under its key stays."""
+        former, others = OwnTaint(key="old/key", value="kubernetes"), OwnTaint(key="their/key", value="other")
+        taints = [OTHERS[0], {"key": "old/key", "value": "kubernetes", "effect": "NoSchedule"}, OWN]
+        taints += [{"key": "their/key", "value": "other", "effect": "NoSchedule"}]
+        annotations = {"old/key": MARK.text(former), "their/key": MARK.text(others), "x": "y", KEY: MARK.text(OURS)}
+        body = node_body("n1", taints, annotations)
+        for _ in range(3):
+            after = patched(body, assess(parsed(body), wanted, OURS).patch)
+            assert after is not None
+            body = after
+        assert assess(parsed(body), wanted, OURS).condition is Condition.AS_WANTED
+        ours = [KEY] if wanted else []
+        assert [taint["key"] for taint in body["spec"]["taints"]] == ["dedicated", *ours, "their/key"]
+        assert body["metadata"]["annotations"].keys() == {"x", "their/key", *ours}
+
+    def machine(self, provider: str, created: str, annotations: Mapping[str, str] | None = None) -> Json:
+        body = node_body("n1", annotations=annotations)
+        body["metadata"]["creationTimestamp"] = created
+        body["spec"]["providerID"] = provider
+        return body
+
+    def test_another_machine_under_the_name_of_a_blocked_one_is_reported(self) -> None:
+        start = 1795579200000  # 2026-11-25T04:00:00Z
+        blocked = replace(block("n1"), start=start)
+        first = plan_of([self.machine("aws:///a/i-1", "2026-11-25T03:00:00Z")], blocked)
+        assert (first.replaced, first.machines) == ({}, {"n1": "aws:///a/i-1"})
+        again = self.machine("aws:///a/i-1", "2026-11-25T05:00:00Z")
+        assert plan_of([again], blocked, machines=first.machines).replaced == {}, "the same one registered again"
+        other = self.machine("aws:///a/i-2", "2026-11-25T05:00:00Z")
+        sentence = "Another machine has this name since 2026-11-25T05:00:00Z: aws:///a/i-2, before aws:///a/i-1."
+        plan = plan_of([other], blocked, machines=first.machines)
+        assert plan.replaced == {"n1": sentence}
+        (change,) = plan.changes
+        assert change.wanted is not None
+        # After a restart of the manager the annotation tells which machine it was.
+        marked = self.machine("aws:///a/i-2", "2026-11-25T05:00:00Z", {KEY: change.wanted.text(OURS)})
+        assert plan_of([marked], blocked).replaced == {"n1": sentence}
+        unknown = plan_of([other], blocked).replaced
+        assert unknown is not None
+        assert "Registered again since 2026-11-25T05:00:00Z" in unknown["n1"]
+        late = replace(blocked, start=start + 2 * 3600_000)
+        assert plan_of([marked], late).replaced == {}, "it is this machine that was blocked"
 
     def test_what_gets_no_work_for_other_reasons_is_reported(self) -> None:
         cordoned, lost, new = node_body("n1"), node_body("n2"), node_body("n3")
@@ -379,7 +427,6 @@ class TestOddAnswers:
     @pytest.mark.parametrize(
         "answer",
         [
-            nodes_list(),
             (200, {"metadata": {"resourceVersion": "7"}, "items": None}),
             (200, {}),
             (200, []),
@@ -426,6 +473,17 @@ class TestOddAnswers:
                 wait_until(lambda api=api: api.watches_asked > 1)  # type: ignore[misc]
                 time.sleep(1.2)
                 assert api.watches_asked < 8
+
+    def test_a_list_without_any_node_says_nothing_about_those_that_were_there(self) -> None:
+        api = ScriptedApi(nodes_list("n1"), nodes_list(), changes=[json.dumps(GONE) + "\n"])
+        with caching(api) as cache:
+            wait_until(lambda: api.lists_asked > 1 and not cache.nodes())
+            manager = KubernetesManager(api.api, cache, OURS)
+            plan = manager.plan(DesiredState(revision=1, nodes={it: block(it) for it in ("n1", "n3")}))
+            manager.close()
+        assert plan.not_in_force.refused == {}
+        assert plan.not_in_force.pending.keys() == {"n1", "n3"}
+        assert [node.id for node in plan.all_nodes or ()] == ["n1"]
 
     @pytest.mark.parametrize("deleted", [False, True])
     def test_a_node_that_the_next_list_has_not_stays_known_unless_its_end_was_reported(self, deleted: bool) -> None:

@@ -189,6 +189,7 @@ class KubernetesManager:
         self._names = NodeNames()
         self._authors: Mapping[str, Claims] | None = None
         self._tainted: set[str] = set()
+        self._machines: Mapping[str, str] = {}
         self._drift: dict[str, tuple[float, str]] = {}
         self._not_freed: dict[str, str] = {}
         self._timer: threading.Timer | None = None
@@ -207,8 +208,10 @@ class KubernetesManager:
             on_drift=self._on_drift,
             tainted=self._note_tainted(nodes),
             missing=missing,
+            machines=self._machines,
             reason_of_missing=lambda name: not_listed_reason("Kubernetes", name),
         )
+        self._machines = plan.machines
         steps = (*plan.steps, *self._plan_cordons(plan)) if self._plans_cordons else plan.steps
         not_freed = {name: why for name, why in self._not_freed.items() if name in nodes}
         return replace(

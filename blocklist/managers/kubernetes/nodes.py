@@ -24,6 +24,8 @@ Cordon = tuple[str, int]
 """One cordon of a node: its uid, and a version that no other cordon of it has."""
 
 NO_SCHEDULE: Final = "NoSchedule"
+MANAGER: Final = "manager"
+"""The field of an annotation that says which manager it is of."""
 _LABELS: Final = {
     "zone": ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
     "region": ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
@@ -58,7 +60,9 @@ class KubernetesNode:
     `mark` is the annotation with the key of the taint, as text. `not_ready` says why it is not ready, None if it is.
     `taints_writer` and `cordon_writer` say who wrote the taints and the cordon last and when, None if unknown.
     `cordoned_at` is when, in Unix milliseconds: the end of the second, as Kubernetes drops the rest.
-    `cordon_version` is the version with which the cordon was first seen.
+    `cordon_version` is the version with which the cordon was first seen. `created_at` is when this life of the node
+    began (Unix milliseconds), `machine` what its machine is called by the provider, or its own id; empty if unknown.
+    `other_marks` are annotations of managers under other keys than that of the taint, with their texts.
     """
 
     name: str
@@ -73,6 +77,9 @@ class KubernetesNode:
     cordon_writer: str | None = None
     cordoned_at: int | None = None
     cordon_version: int = field(default=0, compare=False)
+    created_at: int | None = None
+    machine: str = ""
+    other_marks: tuple[tuple[str, str], ...] = ()
     facts: NodeFacts
 
     @property
@@ -123,6 +130,9 @@ def parse_node(body: Json, annotation: str) -> KubernetesNode:
         cordon_writer=_writer(cordon),
         cordoned_at=_end_of_second(cordon),
         cordon_version=version,
+        created_at=_milliseconds(meta.get("creationTimestamp")),
+        machine=_machine(body),
+        other_marks=tuple(sorted(_other_marks(annotations, annotation))),
         facts=_facts(body),
     )
 
@@ -134,6 +144,24 @@ def parse_mark(text: str | None) -> Json:
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def _milliseconds(time: object) -> int | None:
+    try:
+        return round(datetime.fromisoformat(str(time)).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _machine(body: Json) -> str:
+    info = (body.get("status") or {}).get("nodeInfo") or {}
+    return str((body.get("spec") or {}).get("providerID") or info.get("systemUUID") or info.get("machineID") or "")
+
+
+def _other_marks(annotations: Mapping[str, Any], key: str) -> Iterator[tuple[str, str]]:
+    for name, text in annotations.items():
+        if name != key and isinstance(text, str) and MANAGER in parse_mark(text):
+            yield name, text
 
 
 def _parse_taint(body: Mapping[str, Any]) -> Taint:
@@ -213,8 +241,6 @@ def list_nodes(api: ApiServer, annotation: str) -> tuple[dict[str, KubernetesNod
     for page in api.pages(NODES):
         version = page["metadata"].get("resourceVersion")
         nodes |= {node.name: node for node in (read_node(body, annotation) for body in page["items"])}
-    if not nodes:
-        raise ManagerError("Kubernetes lists no nodes at all.")
     if not isinstance(version, str):
         raise ManagerError("The API server's list of nodes has no version.")
     return nodes, version

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from blocklist.managers.kubernetes.nodes import NO_SCHEDULE, KubernetesNode, parse_mark
+from blocklist.managers.kubernetes.nodes import MANAGER, NO_SCHEDULE, KubernetesNode, parse_mark
 from blocklist.managers.plan import (
     DesiredState,
     ManagerPlan,
@@ -26,6 +26,7 @@ from blocklist.model.inventory import Inventory
 from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockedNode
 from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, report_nodes
+from blocklist.model.time import to_utc
 
 # What a node needs so that it carries the taint and the annotation, or no longer does: a JSON patch. Pure.
 #
@@ -34,8 +35,8 @@ from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, rep
 # Measured with concurrent writers: no taint of others is lost, and none of this manager's through writers that do the
 # same.
 
-_MANAGER: Final = "manager"
 _BY: Final = "by"
+_MACHINE: Final = "machine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,16 +52,21 @@ class OwnTaint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockMark:
-    """What the annotation says of the block: `until` and `cause` for people, `by` who blocked it, None if unknown."""
+    """What the annotation says of the block: `until` and `cause` for people, `by` who blocked it, None if unknown.
+
+    `machine` is the machine that was blocked: another one may have the name since.
+    """
 
     until: str
     action: str
     cause: str
     by: str | None = None
+    machine: str | None = None
 
     def text(self, taint: OwnTaint) -> str:
         fields = {"blocked": self.until, "action": self.action, "cause": self.cause, _BY: self.by}
-        return json.dumps({**fields, _MANAGER: taint.value}, ensure_ascii=False)
+        machine = {_MACHINE: self.machine} if self.machine else {}
+        return json.dumps({**fields, **machine, MANAGER: taint.value}, ensure_ascii=False)
 
 
 class Condition(StrEnum):
@@ -91,10 +97,10 @@ def assess(node: KubernetesNode, wanted: BlockMark | None, taint: OwnTaint, *, w
     """Compare a node with what it should carry; None is nothing. `was_tainted`: it has carried the taint before."""
     index = node.taint_index(taint.key)
     own = is_tainted(node, taint)
-    marked = parse_mark(node.mark).get(_MANAGER) == taint.value
+    marked = is_marked(node, taint)
     if wanted is None:
         return _release(node, index if own else None, taint, marked=marked)
-    annotate = _annotate(node, wanted, taint)
+    annotate = [*_annotate(node, wanted, taint), *_remove_others(node, taint)]
     if own:
         condition = Condition.AS_WANTED if not annotate else Condition.OUTDATED
         return Assessment(condition=condition, patch=tuple(_guarded(node, annotate)))
@@ -111,6 +117,26 @@ def is_tainted(node: KubernetesNode, taint: OwnTaint) -> bool:
     return index is not None and node.taints[index].value == taint.value
 
 
+def is_marked(node: KubernetesNode, taint: OwnTaint) -> bool:
+    """Whether the node has the annotation of this manager."""
+    return parse_mark(node.mark).get(MANAGER) == taint.value
+
+
+def _remove_others(node: KubernetesNode, taint: OwnTaint) -> list[Mapping[str, Any]]:
+    """Remove what this manager has left under another key (--taint was changed), the last of the list first."""
+    operations: list[Mapping[str, Any]] = []
+    former = [(key, text) for key, text in node.other_marks if parse_mark(text).get(MANAGER) == taint.value]
+    places = {key: node.taint_index(key) for key, _ in former}
+    for index in sorted((it for it in places.values() if it is not None), reverse=True):
+        if node.taints[index].value == taint.value:
+            path = f"/spec/taints/{index}"
+            operations += [_test(path, node.taints[index].fields), {"op": "remove", "path": path}]
+    for key, text in former:
+        path = _annotation(replace(taint, key=key))
+        operations += [_test(path, text), {"op": "remove", "path": path}]
+    return operations
+
+
 def _release(node: KubernetesNode, index: int | None, taint: OwnTaint, *, marked: bool) -> Assessment:
     operations: list[Mapping[str, Any]] = []
     if index is not None:
@@ -118,6 +144,8 @@ def _release(node: KubernetesNode, index: int | None, taint: OwnTaint, *, marked
         operations += [_test(path, node.taints[index].fields), {"op": "remove", "path": path}]
     if marked:
         operations += [_test(_annotation(taint), node.mark), {"op": "remove", "path": _annotation(taint)}]
+    if not operations:  # Else the places in the list change: the next plan removes them.
+        operations = _remove_others(node, taint)
     if not operations:
         return Assessment(condition=Condition.AS_WANTED)
     return Assessment(condition=Condition.LEFT_OVER, patch=tuple(_guarded(node, operations)))
@@ -135,9 +163,10 @@ def _add_taint(node: KubernetesNode, index: int | None, taint: OwnTaint) -> list
 
 def _annotate(node: KubernetesNode, wanted: BlockMark, taint: OwnTaint) -> list[Mapping[str, Any]]:
     present, text = parse_mark(node.mark), wanted.text(taint)
-    # Who blocked it may be unknown after a restart: that alone is no change.
-    by = present.get(_BY) if wanted.by is None else wanted.by
-    if present | {_BY: by} == parse_mark(text) | {_BY: by} and present.get(_BY) == by:
+    # Who blocked it, and which machine it was, may be unknown after a restart: that alone is no change.
+    known = {name: value for name, value in ((_BY, wanted.by), (_MACHINE, wanted.machine)) if value is not None}
+    kept = {name: present.get(name) for name in (_BY, _MACHINE)} | known
+    if present | kept == parse_mark(text) | kept and all(present.get(name) == value for name, value in known.items()):
         return []
     if node.has_annotations:
         return [{"op": "add", "path": _annotation(taint), "value": text}]
@@ -204,6 +233,8 @@ class NodeNames:
         return f"Kubernetes has no node {node_id}."
 
 
+_CLOCK_MARGIN: Final = 60_000
+"""Milliseconds that the clocks of the API server and of the service may differ."""
 MAX_CAUSE: Final = 300
 """Characters of a cause in an annotation, an event and a log line."""
 
@@ -234,7 +265,7 @@ class KubernetesPlan(ManagerPlan):
     """`nodes` are those that it was made from, `history` that of the list. `changes` are carried out in parallel.
 
     `evacuated` maps the nodes to be evacuated to their ids on the list, `drifted` the nodes whose taint somebody has
-    removed or changed to a sentence.
+    removed or changed to a sentence, `machines` the blocked nodes to the machines that were blocked.
     """
 
     nodes: Mapping[str, KubernetesNode] = field(default_factory=dict)
@@ -242,6 +273,7 @@ class KubernetesPlan(ManagerPlan):
     changes: tuple[NodeChange, ...] = ()
     evacuated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drifted: Mapping[str, str] = field(default_factory=dict)
+    machines: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,6 +286,7 @@ class _Target:
 
 
 _NONE: Final[Mapping[str, KubernetesNode]] = {}
+_NO_MACHINES: Final[Mapping[str, str]] = {}
 
 
 def make_plan(
@@ -266,15 +299,20 @@ def make_plan(
     tainted: Collection[str] = (),
     missing: Mapping[str, KubernetesNode] = _NONE,
     reason_of_missing: Callable[[str], str] = str,
+    machines: Mapping[str, str] = _NO_MACHINES,
 ) -> KubernetesPlan:
     """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before.
 
-    `missing` are nodes that Kubernetes has listed before, and does not now: `names` has them too.
+    `missing` are nodes that Kubernetes has listed before, and does not now: `names` has them too. `machines` are those
+    that were blocked, by the name of the node, as far as this process knows.
     """
-    targets, refused = _targets(desired, names)
-    pending = {
-        node_id: reason_of_missing(name) for name in missing.keys() & targets.keys() for node_id in targets[name].ids
-    }
+    targets, refused = _targets(desired, names, nodes, machines)
+    pending: dict[str, str] = {}
+    if not nodes:
+        # That may be so, as in a cluster that grows when it has work; it says nothing about a node.
+        refused, pending = {}, dict.fromkeys(refused, "Not known to be in force: Kubernetes lists no nodes at all.")
+    for name in missing.keys() & targets.keys():
+        pending |= dict.fromkeys(targets[name].ids, reason_of_missing(name))
     changes: list[NodeChange] = []
     steps: list[PlanStep] = []
     drifted: dict[str, str] = {}
@@ -290,6 +328,11 @@ def make_plan(
         if target is not None and _is_refused(found, on_drift):
             left = " It is left so (--on-drift report)." if found.condition is Condition.DRIFTED else ""
             refused |= dict.fromkeys(target.ids, reason + left)
+            if found.condition is Condition.DRIFTED and not is_marked(node, taint):
+                # The annotation alone: without it, a manager that starts again would restore the taint.
+                found = Assessment(condition=found.condition, patch=annotation_patch(node, target.mark, taint))
+                note = NodeChange(node=node, wanted=mark, ids=target.ids, assessment=found, reason=reason + left)
+                changes.append(note)
             continue
         ids = () if target is None else target.ids
         changes.append(NodeChange(node=node, wanted=mark, ids=ids, assessment=found, reason=reason))
@@ -305,6 +348,8 @@ def make_plan(
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
         unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None}
         | dict.fromkeys(missing, "not listed by Kubernetes now"),
+        replaced=_replaced(targets, nodes),
+        machines={name: each.mark.machine for name, each in targets.items() if each.mark.machine},
         nodes=nodes,
         history=desired.history,
         changes=tuple(changes),
@@ -347,7 +392,40 @@ def _is_refused(found: Assessment, on_drift: DriftPolicy) -> bool:
     )
 
 
-def _targets(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Target], dict[str, str]]:
+def annotation_patch(node: KubernetesNode, mark: BlockMark, taint: OwnTaint) -> tuple[Mapping[str, Any], ...]:
+    """What sets the annotation, and not the taint."""
+    return tuple(_guarded(node, _annotate(node, mark, taint)))
+
+
+def _replaced(targets: Mapping[str, _Target], nodes: Mapping[str, KubernetesNode]) -> dict[str, str]:
+    """The blocked nodes whose name another machine has since, with a sentence."""
+    found = {}
+    for name in targets.keys() & nodes.keys():
+        node, target = nodes[name], targets[name]
+        former = target.mark.machine or ""
+        if node.created_at is None or node.created_at <= target.block.start + _CLOCK_MARGIN or former == node.machine:
+            continue
+        created = to_utc(node.created_at)
+        since = "now" if created is None else f"since {created:%Y-%m-%dT%H:%M:%SZ}"
+        if former and node.machine:
+            found[name] = f"Another machine has this name {since}: {node.machine}, before {former}."
+        else:
+            found[name] = f"Registered again {since}, after it was blocked: it may be another machine."
+    return found
+
+
+def _machine_of(block: BlockedNode, node: KubernetesNode | None, known: Mapping[str, str], name: str) -> str | None:
+    """The machine that was blocked; None if that is not known."""
+    if node is None:
+        return known.get(name)
+    if node.created_at is None or node.created_at <= block.start + _CLOCK_MARGIN:
+        return node.machine or None
+    return known.get(name) or parse_mark(node.mark).get(_MACHINE) or None
+
+
+def _targets(
+    desired: DesiredState, names: NodeNames, nodes: Mapping[str, KubernetesNode], machines: Mapping[str, str]
+) -> tuple[dict[str, _Target], dict[str, str]]:
     """The nodes to block by name, and for the ids that mean none the reason."""
     ids: defaultdict[str, list[str]] = defaultdict(list)
     refused = {}
@@ -356,13 +434,21 @@ def _targets(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Target
             refused[node_id] = why
         for name in names.meant_by(node_id):
             ids[name].append(node_id)
-    return {name: _target(desired, name, node_ids) for name, node_ids in ids.items()}, refused
+    targets = {name: _target(desired, name, node_ids, nodes.get(name), machines) for name, node_ids in ids.items()}
+    return targets, refused
 
 
-def _target(desired: DesiredState, name: str, ids: Sequence[str]) -> _Target:
+def _target(
+    desired: DesiredState,
+    name: str,
+    ids: Sequence[str],
+    node: KubernetesNode | None,
+    machines: Mapping[str, str],
+) -> _Target:
     block = merged_block(name, (desired.nodes[node_id] for node_id in ids))
+    machine = _machine_of(block, node, machines, name)
     authors = (author_of(desired.claims.get(node_id, ())) for node_id in ids)
     by = ", ".join(dict.fromkeys(author for author in authors if author)) or None
     cause = block.cause if len(block.cause) <= MAX_CAUSE else block.cause[:MAX_CAUSE] + "…"
-    mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by)
+    mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by, machine=machine)
     return _Target(block=block, ids=tuple(ids), mark=mark)
