@@ -24,6 +24,7 @@ from app.service import Service, service_of
 from blocklist.model.changes import Author, ChangeType
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ForbiddenError
+from blocklist.model.names import normalize_name
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
 from blocklist.model.roles import Role
 from blocklist.model.tracker import find_blocked
@@ -54,10 +55,17 @@ Strict = Annotated[
 
 
 def require_known(service: Service, node_ids: Collection[str], command: Command[T], *, strict: bool) -> Command[T]:
-    """The command; if `strict`, made to raise UnknownNodeError for a node that is neither known nor blocked."""
+    """The command; if `strict`, made to raise UnknownNodeError for a node that is neither known nor blocked.
+
+    Also for a short name of several nodes, unless it is itself the id of a block.
+    """
 
     def run(draft: Draft) -> T:
-        service.known_nodes.require([name for name in node_ids if not find_blocked(draft, name, draft.now)])
+        blocked = {name: [it.id for it in find_blocked(draft, name, draft.now)] for name in node_ids}
+        service.known_nodes.require(
+            [name for name, ids in blocked.items() if not ids],
+            [name for name, ids in blocked.items() if normalize_name(name) not in map(normalize_name, ids)],
+        )
         return command(draft)
 
     return run if strict else command
@@ -153,7 +161,8 @@ def _dry_run_body(service: Service, result: DryRunResult[Any], nodes: Collection
     types = {change.node.id: change.type for change in result.changes}
     known = service.known_nodes
     created = [node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED]
-    unknown, ambiguous = known.unknown(created), known.ambiguous(created)
+    blocked = [node_id for node_id, type_ in types.items() if not type_.frees]
+    unknown, ambiguous, several = known.unknown(created), known.ambiguous(created), known.several(blocked)
     return {
         "dryRun": True,
         "nodes": [
@@ -162,6 +171,7 @@ def _dry_run_body(service: Service, result: DryRunResult[Any], nodes: Collection
                 "known": node.id not in {**unknown, **ambiguous} if known else None,
                 "didYouMean": unknown.get(node.id),
                 "ambiguous": ambiguous.get(node.id, []),
+                **({"means": several[node.id]} if node.id in several else {}),
             }
             for node in nodes
         ],

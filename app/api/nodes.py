@@ -46,6 +46,7 @@ from blocklist.model.changes import ChangeType
 from blocklist.model.claims import default_owner
 from blocklist.model.draft import not_blocked_message
 from blocklist.model.errors import NotFoundError
+from blocklist.model.names import several_message
 from blocklist.model.node import BlockedNode
 from blocklist.model.selector import Selector
 from blocklist.wire.body import ID_PATTERN, parse_json
@@ -126,7 +127,9 @@ async def put_node(request: Request, node_id: NodeId, change: Blocking) -> Respo
 
     def respond(outcome: Outcome[BlockedNode]) -> Response:
         status, body = block_response(service, outcome)
-        return JsonResponse(request, body, status, outcome.revision)
+        response = JsonResponse(request, body, status, outcome.revision)
+        response.raw_headers.extend(several_warning(service, outcome.value.id))
+        return response
 
     return await change.answer(
         require_known(service, [node_id], command, strict=change.strict), lambda node: [node], respond
@@ -138,6 +141,12 @@ def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
     block = BlockRequest.parse(parse_json(body))
     node = block.node(node_id, now)
     return lambda draft: draft.block(node, allow_merge=block.allow_merge)
+
+
+def several_warning(service: Service, node_id: str) -> list[tuple[bytes, bytes]]:
+    """A Warning header if the name of a block means several nodes."""
+    several = service.known_nodes.several([node_id])
+    return [(b"warning", b'299 - "%b"' % several_message(*item).encode()) for item in several.items()]
 
 
 def block_response(service: Service, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
@@ -278,12 +287,14 @@ def _nodes_body(service: Service, outcome: Outcome[dict[str, BlockedNode]]) -> d
     created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
     known = service.known_nodes
     unknown, ambiguous = known.unknown(sorted(created)), known.ambiguous(created)
+    several = known.several(node.id for node in outcome.value.values())
     return {
         node_id: {
             "status": 201 if node_id in created else 202,
             **service.view.node_body(node),
             **({"known": False, "didYouMean": unknown[node_id]} if node_id in unknown else {}),
             **({"known": False, "ambiguous": ambiguous[node_id]} if node_id in ambiguous else {}),
+            **({"means": several[node.id]} if node.id in several else {}),
         }
         for node_id, node in outcome.value.items()
     }

@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request, Response
 from uvicorn.server import ServerState
 
 from app.api.authentication import author
-from app.api.nodes import block_command, block_response
+from app.api.nodes import block_command, block_response, several_warning
 from app.api.request_body import MAX_NODE_BODY
 from app.api.responses import internal_error, problem_for
 from app.auth.credential import AUTH_DISABLED, Credential
@@ -323,7 +323,9 @@ class FastPath:
                 status, body = block_response(self._service, outcome)
                 # The same bytes as from JsonResponse, rendered at once: that halves the cost of a response.
                 fields = (len(body) + 1, outcome.revision, self._view.tracker.history.encode())
-                self._put_response(request, status, _PUT_FIELDS % fields, body + b"\n")
+                warnings = several_warning(self._service, outcome.value.id)
+                lines = b"".join([b"%b: %b\r\n" % header for header in warnings])
+                self._put_response(request, status, _PUT_FIELDS % fields + lines, body + b"\n")
         except Exception as error:
             log.exception("PUT failed", request_id=request.request_id.decode())
             self._put_problem(request, internal_error(self._asgi_request(request), error))

@@ -518,22 +518,30 @@ class KnownNodes:
         claimed = {node_id: self.inventory.claimants(node_id) for node_id in node_ids}
         return {node_id: [*map(self.inventory.spelling, sorted(ids))] for node_id, ids in claimed.items() if ids}
 
+    def several(self, node_ids: Iterable[str]) -> dict[str, list[str]]:
+        """The short names that mean several nodes, all of which a block of the name blocks, with their ids."""
+        meant = {node_id: self.inventory.known_as(node_id) for node_id in node_ids} if self else {}
+        return {name: [*map(self.inventory.spelling, sorted(ids))] for name, ids in meant.items() if len(ids) > 1}
+
     def unknown(self, node_ids: Iterable[str]) -> dict[str, str | None]:
         """Those that no listener knows, with the node that was probably meant. Empty if no node is known at all."""
         unknown = [node_id for node_id in node_ids if self and not self._is_named(node_id)]
         suggestions = [self._suggestion(node_id) for node_id in unknown[:MAX_SUGGESTIONS]]
         return dict.fromkeys(unknown) | dict(zip(unknown, suggestions, strict=False))
 
-    def require(self, node_ids: Sequence[str]) -> None:
-        """Raise UnknownNodeError if one of these nodes is unknown or ambiguous, or if no node is known at all."""
+    def require(self, node_ids: Sequence[str], names: Iterable[str] = ()) -> None:
+        """Raise UnknownNodeError if one of these nodes is unknown or ambiguous, or if no node is known at all.
+
+        Also if one of the `names` means several nodes.
+        """
         if node_ids and not self:
             raise UnknownNodeError("No listener reports any nodes, so it is unknown whether these nodes exist.")
         lines = [_unknown_line(*item) for item in self.unknown(node_ids).items()]
         lines += [ambiguous_message(*item) for item in self.ambiguous(node_ids).items()]
+        lines += [ambiguous_message(*item) for item in self.several(names).items()]
         if lines:
-            raise UnknownNodeError(
-                lines[0] if len(lines) == 1 else f"No listener knows {len(lines)} of the nodes.", lines
-            )
+            summary = f"{len(lines)} of the nodes are unknown, or their names mean several."
+            raise UnknownNodeError(lines[0] if len(lines) == 1 else summary, lines)
 
     def suggestion(self, node_id: str) -> str | None:
         """The known node that was probably meant; None if there is none, or the node is known."""

@@ -70,8 +70,8 @@ class Preview:
     """The effects of a change. `limit_error` is the message if a limit rejects it.
 
     `unknown` are the nodes that no listener knows, with a similar node that one knows, or None. `ambiguous` are those
-    that several nodes claim, with the ids of these. `seen` identifies the blocks and claims on which the preview is
-    based: a confirmation is for these only.
+    that several nodes claim, with the ids of these; `several` are short names, with the nodes that they mean. `seen`
+    identifies the blocks and claims on which the preview is based: a confirmation is for these only.
     """
 
     nodes: Sequence[NodePreview]
@@ -79,6 +79,7 @@ class Preview:
     limit_error: str | None
     unknown: Mapping[str, str | None]
     ambiguous: Mapping[str, Sequence[str]]
+    several: Mapping[str, Sequence[str]]
     seen: str
 
     @property
@@ -161,6 +162,7 @@ async def preview_command(service: Service, visitor: Visitor, command: Command[P
         limit_error=result.refusal,
         unknown=known.unknown(created),
         ambiguous=known.ambiguous(created),
+        several=known.several(node.id for node in nodes),
         seen=seen,
     )
 

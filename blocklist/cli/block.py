@@ -17,7 +17,7 @@ from blocklist.cli.messages import confirm, outcome_unknown, report_unknown_outc
 from blocklist.cli.options import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
-from blocklist.model.names import NameIndex
+from blocklist.model.names import NameIndex, several_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def print_block_results(result: EnsureResult[BlockNodesResult], node_ids: Sequen
             print_message(messages.block_message(response.nodes[node_id], now, merged=merged))
     if response is not None:
         print_stderr(*messages.unknown_messages(response.unknown), *messages.ambiguous_messages(response.ambiguous))
+        print_stderr(*(several_message(*item) for item in response.several.items()))
 
 
 def _report_progress(progress: AppliedCount, reasons: _Reasons) -> None:
@@ -229,6 +230,7 @@ def _print_dry_run(result: DryRunBody, now: int) -> None:
     print_stderr(
         *messages.unknown_messages({it.node.id: it.did_you_mean for it in unknown if not it.ambiguous}),
         *messages.ambiguous_messages(ambiguous),
+        *(several_message(entry.node.id, entry.means) for entry in result.nodes if entry.means),
     )
     if result.refused is not None:
         print_stderr(f"It would be rejected: {result.refused}")

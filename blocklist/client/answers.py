@@ -91,7 +91,8 @@ class BlockNodesResult:
     """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`).
 
     `unknown` are those that no listener knows, with a similar node that one knows, or None; `ambiguous` are those that
-    several nodes claim, with the ids of these. `warnings` are sentences for people, such as that no node has a label of
+    several nodes claim, with the ids of these; `several` are short names, with the nodes that they mean and block.
+    `warnings` are sentences for people, such as that no node has a label of
     the selector.
     """
 
@@ -100,6 +101,7 @@ class BlockNodesResult:
     applied: AppliedCount | None
     unknown: Mapping[str, str | None] = field(default_factory=dict)
     ambiguous: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    several: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 

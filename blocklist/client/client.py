@@ -675,6 +675,7 @@ def _block_result(response: ApiResponse) -> BlockNodesResult:
         applied=response.applied,
         unknown={node_id: body.get("didYouMean") for node_id, body in unknown.items() if not body.get("ambiguous")},
         ambiguous={node_id: body["ambiguous"] for node_id, body in unknown.items() if body.get("ambiguous")},
+        several={node_id: body["means"] for node_id, body in bodies.items() if body.get("means")},
         warnings=response.warnings,
     )
 

@@ -200,7 +200,7 @@ def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: R
     escalations = [change for change in proposed.changes if _escalates(change, context.draft)]
     lines = [
         *_count_violations(limits, context, escalations),
-        *_author_violations(limits.max_by_author, context.draft, proposed),
+        *_author_violations(limits.max_by_author, context, proposed),
         *_duration_violations(limits, context.draft, proposed, role),
     ]
     if escalations:
@@ -221,17 +221,30 @@ def _escalates(change: Change, current: Draft) -> bool:
 
 def _count_violations(limits: Limits, context: LimitContext, escalations: Sequence[Change]) -> Iterator[str]:
     new = [change.node.id for change in escalations if change.type is ChangeType.BLOCKED]
-    count = context.draft.count(context.draft.now)
-    if limits.max_blocked and new and count + len(new) > limits.max_blocked:
-        yield (
-            f"This would block {count + len(new)} nodes; at most {limits.max_blocked} may be blocked at once"
-            f" (BLOCKLIST_MAX_BLOCKED): {_remaining(limits.max_blocked - count)}."
-        )
+    if limits.max_blocked and new:
+        yield from _number_violations(limits.max_blocked, context, new)
     if limits.max_share < 1 and new:
         yield from _share_violations(limits.max_share, context.known, context.draft, new)
     if limits.max_per_domain and new and context.labelled is not None:
         domains = exceeded_domains(limits.max_per_domain, context.labelled, blocked_ids(context.draft), new)
         yield from (_domain_violation(domain, context.draft) for domain in domains)
+
+
+def _number_violations(max_blocked: int, context: LimitContext, new: Sequence[str]) -> Iterator[str]:
+    ids = blocked_ids(context.draft)
+    before, after = count_machines(context.labelled, ids), count_machines(context.labelled, [*ids, *new])
+    if after > max(max_blocked, before):
+        yield (
+            f"This would block {after} nodes; at most {max_blocked} may be blocked at once"
+            f" (BLOCKLIST_MAX_BLOCKED): {_remaining(max_blocked - before)}."
+        )
+
+
+def count_machines(nodes: Inventory | None, ids: Collection[str]) -> int:
+    """The number of machines that these ids mean: a short name may mean several, and several names one."""
+    if not nodes:
+        return len(ids)
+    return len({machine for name in ids for machine in nodes.known_as(name) or (name,)})
 
 
 def _share_violations(share: float, known: MachineCount, current: Draft, new_ids: Sequence[str]) -> Iterator[str]:
@@ -270,8 +283,9 @@ def _claimed_by(name: str, block: BlockedNode | None, current: Draft) -> str:
     return f"{name} by {', '.join(owners)}" if owners else name
 
 
-def _author_violations(max_nodes: int, current: Draft, proposed: Draft) -> Iterator[str]:
+def _author_violations(max_nodes: int, context: LimitContext, proposed: Draft) -> Iterator[str]:
     """A block counts for the author of each of its claims."""
+    current, nodes = context.draft, context.labelled
     if not max_nodes:
         return
     author = proposed.author.name
@@ -281,11 +295,12 @@ def _author_violations(max_nodes: int, current: Draft, proposed: Draft) -> Itera
         return
     before = {node_id for node_id in blocked_ids(current) if _is_by(author, current, node_id)}
     after = (before - changed) | claimed
-    if len(after) > max(max_nodes, len(before)):
+    count, count_before = count_machines(nodes, after), count_machines(nodes, before)
+    if count > max(max_nodes, count_before):
         name = "authors without a name" if author is None else author
         yield (
-            f"This would be {len(after)} nodes blocked by {name}; one author may block at most {max_nodes}"
-            f" (BLOCKLIST_MAX_BLOCKED_BY_AUTHOR): {_remaining(max_nodes - len(before))}."
+            f"This would be {count} nodes blocked by {name}; one author may block at most {max_nodes}"
+            f" (BLOCKLIST_MAX_BLOCKED_BY_AUTHOR): {_remaining(max_nodes - count_before)}."
         )
 
 

@@ -169,6 +169,11 @@ def ambiguous_message(name: str, node_ids: Collection[str]) -> str:
     return f"{name} means {len(node_ids)} nodes: {', '.join(node_ids)}. Give the id of one of them."
 
 
+def several_message(name: str, node_ids: Collection[str]) -> str:
+    """The message for a short name of several nodes, all of which a block of it blocks."""
+    return f"{name} means {len(node_ids)} nodes, which are all blocked by it: {', '.join(node_ids)}."
+
+
 def first_label(name: str) -> str:
     """The first label of a name in lower case, which all names of a machine share; an address in its shortest form."""
     normal = normalize_name(name)

@@ -116,6 +116,9 @@ class NodeResult(NodeBody):
     ambiguous: Annotated[
         list[str], Doc("If not: the nodes that claim this name or address; it means none of them.")
     ] = field(default_factory=list)
+    means: Annotated[
+        list[str], Doc("The nodes that this short name means, if they are several: all of them are blocked.")
+    ] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -296,6 +299,9 @@ class DryRunNode(Body):
     did_you_mean: Annotated[str | None, Doc("A similar node that a listener knows.")] = None
     ambiguous: Annotated[
         list[str], Doc("The nodes that claim this name or address, if several do: it means none of them.")
+    ] = field(default_factory=list)
+    means: Annotated[
+        list[str], Doc("The nodes that this short name means, if they are several: all of them would be blocked.")
     ] = field(default_factory=list)
 
 

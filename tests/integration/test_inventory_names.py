@@ -300,3 +300,52 @@ class TestAmbiguous:
         assert client.get("/blocklist?selector=rack%3Dr2").json() == {}
         assert put(client, "n8").status_code == 201
         assert blocked_ids(client) == sorted([name, "n8"])
+
+
+class TestShortNameOfSeveral:
+    """A short name blocks every node that it means: `strict` refuses it, and each other way names them all."""
+
+    MEANT = "n1 means 2 nodes, which are all blocked by it: n1.ams, n1.fra."
+
+    @pytest.fixture
+    def service(self, start_in_process: StartInProcess, tmp_path: Path) -> InProcessService:
+        file = tmp_path / "nodes.csv"
+        file.write_text("id,names,addresses,labels\nn1.ams,,10.0.0.1,\nn1.fra,,10.0.0.2,\nn2.ams,,10.0.0.3,\n")
+        return start_in_process(clock=RunningClock(), nodes_file=str(file), max_blocked="1")
+
+    def test_strict_refuses_it(self, client: httpx.Client) -> None:
+        for path, body in (
+            ("/blocklist/nodes/n1", block()),
+            ("/blocklist/nodes/N1", block()),
+            ("/blocklist/nodes", {"n1": block()}),
+            ("/claims/ann", {"n1": block()}),
+        ):
+            refused = problem_of(client.put(f"{path}?strict=true", json=body), 409)
+            assert "means 2 nodes: n1.ams, n1.fra. Give the id of one of them." in refused["detail"]
+        assert put(client, "n1.fra").status_code == 201
+        assert "means 2 nodes" in problem_of(client.put("/blocklist/nodes/n1?strict=true", json=block()), 409)["detail"]
+
+    def test_every_answer_names_them(self, client: httpx.Client, command: Command) -> None:
+        force = "?force=test"
+        [tried] = client.put("/blocklist/nodes/n1?dryRun=true", json=block()).json()["nodes"]
+        assert (tried["known"], tried["means"]) == (True, ["n1.ams", "n1.fra"])
+        assert self.MEANT in client.post("/page/block", data=form("n1"), headers=ORIGIN).text
+        assert self.MEANT in command.run("block", "n1", "-r", "disk", "--forever", "--dry-run").stderr
+        made = client.put(f"/blocklist/nodes/n1{force}", json=block())
+        assert made.headers["warning"] == f'299 - "{self.MEANT}"'
+        assert (
+            client.get("/blocklist/nodes/n1.ams").status_code
+            == 200
+            == client.get("/blocklist/nodes/n1.fra").status_code
+        )
+        several = client.put(f"/blocklist/nodes{force}", json={"n1": block(allowMerge=True)}).json()
+        assert several["n1"]["means"] == ["n1.ams", "n1.fra"]
+        assert "means" not in client.put(f"/blocklist/nodes{force}", json={"n2": block()}).json()["n2"]
+        client.delete("/blocklist/nodes/n1")
+        done = command.run("block", "n1", "-r", "disk", "--forever", "--force", "test")
+        assert (done.returncode, self.MEANT in done.stderr) == (0, True)
+
+    def test_it_counts_as_many_machines(self, client: httpx.Client) -> None:
+        refused = problem_of(put(client, "n1"), 409)
+        assert "This would block 2 nodes; at most 1 may be blocked at once" in refused["detail"]
+        assert put(client, "n1.fra").status_code == 201
