@@ -18,7 +18,7 @@ from tests.integration.listeners import RM, heartbeat, put, register, registrati
 from tests.integration.process import wait_until
 
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
-KINDS: Final = ("schedulable", "tasks-running", "tasks-started", "unschedulable")
+KINDS: Final = ("replaced", "schedulable", "tasks-running", "tasks-started", "unschedulable")
 
 
 def drift_of(client: httpx.Client) -> list[dict[str, Any]]:
