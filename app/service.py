@@ -21,7 +21,7 @@ from app.engine.background import Compactor, TaskHealth, expire_blocks, probe_da
 from app.engine.evidence_blocks import EvidenceBlocker, on_changes
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
-from app.engine.list_view import LastChanges, ListView
+from app.engine.list_view import LastChanges, ListView, SelectedLists
 from app.engine.table_view import TableView
 from app.listeners.drift import DriftMonitor
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
@@ -90,6 +90,7 @@ class Service:
         self.view = ListView(tracker, clock, store.breaker.outdated_seconds, table)
         self.feed = ChangeFeed(store, self.view)
         self.last_changes = LastChanges(loaded.last_changes)
+        self.selected_lists = SelectedLists(self.view, self.inventory, self.last_changes)
         self.dismissals = Dismissals(clock, loaded.dismissals, aliases)
         self.automatic_blocks = AutomaticBlocks(settings.repeat_rule, aliases)
         self.automatic_blocks.reset(loaded.automatic_blocks)

@@ -15,11 +15,12 @@ from app.api.parameters import MinRevision, Timestamp, list_at
 from app.api.responses import FROM_MEMORY, CompactedProblem, age_header, problem_responses
 from app.api.selection import ReadSelector, selected_by, warnings_of
 from app.engine.cached_list import CachedList, CachedResponse
-from app.engine.list_view import past_list, selected_list
+from app.engine.list_view import past_list
 from app.requests import Flag
 from app.service import Service, service_of
 from app.watch import run_until_disconnect, wait_seconds
 from blocklist.model.node import BlockedNode
+from blocklist.model.selector import Selector
 from blocklist.wire.nodes import ListedNode
 
 router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER])
@@ -85,8 +86,7 @@ async def get_blocklist(
         return PreparedResponse(past.response_for(etags, accepted), warnings_of(service, selector))
     render: Callable[[], CachedList] = view.current_list
     if details or selected is not None:
-        last_changes = service.last_changes if details else None
-        render = partial(selected_list, view, selected, last_changes)
+        render = partial(service.selected_lists.get, selector or Selector(), details=details)
     seconds = wait_seconds(prefer or [])
     applied = seconds is not None and etags is not None and render().matches(etags)
     if applied:
@@ -123,12 +123,14 @@ async def _until_changed(service: Service, render: Callable[[], CachedList], eta
     view = service.view
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while not service.feed.closed and (rendering := render()).matches(etags):
-        remaining = deadline - loop.time()
-        if remaining <= 0:
+
+    def is_due() -> bool:
+        return service.feed.closed or not render().matches(etags)
+
+    while (remaining := deadline - loop.time()) > 0:
+        until_expiry = (render().valid_until - view.clock()) / 1000
+        if await view.changed.wait_for(is_due, min(remaining, max(until_expiry, 0.001))):
             return
-        until_expiry = (rendering.valid_until - view.clock()) / 1000
-        await view.changed.wait(min(remaining, max(until_expiry, 0.001)))
 
 
 class PreparedResponse(Response):

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Final
+
+TURN_SECONDS: Final = 0.005
+WOKEN_PER_TURN: Final = 100
+"""Maximum number of tasks that are woken, or asked for their condition, before the event loop runs others."""
 
 
 class Broadcast:
@@ -13,24 +19,42 @@ class Broadcast:
     """
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool] | None] = {}
 
     def notify_all(self) -> None:
-        """Wake all waiting tasks."""
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        """Wake all waiting tasks; of those that wait for a condition, those for which it is true now.
 
-    def subscribe(self) -> asyncio.Future[None]:
-        """A future that the next notification completes. The caller may complete it, too, and must `unsubscribe`."""
+        If that takes longer than a few milliseconds, the event loop runs other tasks in between.
+        """
+        waiters, self._waiters = self._waiters, {}
+        self._notify(iter(waiters.items()))
+
+    def _notify(self, waiters: Iterator[tuple[asyncio.Future[None], Callable[[], bool] | None]]) -> None:
+        until = monotonic() + TURN_SECONDS
+        for number, (waiter, condition) in enumerate(waiters, 1):
+            if waiter.done():
+                continue
+            if condition is None or _is_due(condition):
+                waiter.set_result(None)
+            else:
+                self._waiters[waiter] = condition
+            if number >= WOKEN_PER_TURN or monotonic() > until:
+                asyncio.get_running_loop().call_soon(self._notify, waiters)
+                return
+
+    def subscribe(self, condition: Callable[[], bool] | None = None) -> asyncio.Future[None]:
+        """A future that the next notification completes at which the condition, if there is one, is true.
+
+        The caller may complete it, too, and must `unsubscribe`.
+        """
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = condition
         return waiter
 
     def unsubscribe(self, waiter: asyncio.Future[None]) -> None:
         """Remove a future that `subscribe` returned."""
-        self._waiters.discard(waiter)
+        waiter.cancel()
+        self._waiters.pop(waiter, None)
 
     async def wait(self, seconds: float) -> None:
         """Return at the next notification, or after `seconds`."""
@@ -48,5 +72,16 @@ class Broadcast:
             remaining = deadline - loop.time()
             if remaining <= 0:
                 return False
-            await self.wait(remaining)
+            waiter = self.subscribe(condition)
+            try:
+                await asyncio.wait((waiter,), timeout=remaining)
+            finally:
+                self.unsubscribe(waiter)
         return True
+
+
+def _is_due(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except Exception:
+        return True  # The task asks again, and fails on its own.

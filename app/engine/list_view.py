@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from app.engine.broadcast import Broadcast
 from app.engine.cached_list import CachedList
@@ -10,8 +11,10 @@ from app.engine.table_view import TableView
 from app.store.queries import LastChange, PastList
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, live_claims
+from blocklist.model.inventory import Inventory, selects
 from blocklist.model.names import Aliases, Multimap, NameIndex, first_label, no_aliases
 from blocklist.model.node import PERMANENT, BlockedNode
+from blocklist.model.selector import Selector
 from blocklist.model.tracker import BlocklistTracker, claims_on, find_blocked, find_one_blocked
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.nodes import dump_list_entry, dump_node, node_body
@@ -23,7 +26,8 @@ class ListView:
     Each node is rendered once per change, and the whole list at the first read after a change. A block is left out from
     its end on, even before its `expired` change is committed, so a rendered list is valid until the earliest end in it.
     `age()` is how long the list may have been out of date, in seconds: since an outage of the database began, until
-    everything was read again. None if it is up to date. `table` is the same list for drivers.
+    everything was read again. None if it is up to date. `table` is the same list for drivers. `version` grows with each
+    change of what the list shows.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class ListView:
         self.age = age
         self.changed = Broadcast()
         self.closed = False
+        self.version = 0
         self.fast_reads = 0
         self.route_reads = 0
         self._cached: CachedList | None = None
@@ -51,15 +56,13 @@ class ListView:
         """The tracker has applied these changes."""
         changed = {change.node.id for change in changes}
         self._stale |= changed
-        self._cached = None
-        self.changed.notify_all()
+        self._invalidate()
         self.table.apply(changed)
 
     def reset(self) -> None:
         """The tracker was reset."""
         self._stale = {*self._fragments, *(node.id for node in self.tracker)}
-        self._cached = None
-        self.changed.notify_all()
+        self._invalidate()
         self.table.reset()
 
     def task_managers_moved(self, nodes: Iterable[str]) -> None:
@@ -72,8 +75,12 @@ class ListView:
         blocked |= self._shown_hosts.shown_by(names)
         if blocked:
             self._stale |= blocked
-            self._cached = None
-            self.changed.notify_all()
+            self._invalidate()
+
+    def _invalidate(self) -> None:
+        self._cached = None
+        self.version += 1
+        self.changed.notify_all()
 
     def node_body(self, node: BlockedNode) -> Json:
         """A node as responses show it, with the TaskManagers on it."""
@@ -314,6 +321,8 @@ class TaskManagers:
 
 # Details of the list: who changed each node last and who claims it, and lists rendered with that.
 
+MAX_SELECTIONS: Final = 32
+"""Maximum number of rendered selections that are kept."""
 _UNKNOWN = LastChange(None, 0)
 
 
@@ -355,20 +364,50 @@ class LastChanges:
         return None if last_change is None else last_change.created_by
 
 
-def selected_list(
-    view: ListView, selected: Callable[[str], bool] | None, last_changes: LastChanges | None
-) -> CachedList:
-    """The nodes of the current list for which `selected` is true, with details unless `last_changes` is None.
+class SelectedLists:
+    """Selections of the current list, with details or without: each is rendered once, for all who ask for it.
 
-    Rendered at each call: it is for people, not for pollers.
+    That holds until the list changes, or what is known of nodes: then thousands of waiting requests ask for it again.
     """
-    valid_until, fragments = view.fragments()
-    parts = [
-        part if last_changes is None else part[:-1] + _current_details(view, last_changes, node_id)
-        for node_id, part in fragments
-        if selected is None or selected(node_id)
-    ]
-    return _cached_list(parts, view, view.tracker.revision, valid_until)
+
+    def __init__(self, view: ListView, inventory: Inventory, last_changes: LastChanges) -> None:
+        self._view = view
+        self._inventory = inventory
+        self._last_changes = last_changes
+        self._state = (-1, -1)
+        self._lists: dict[tuple[str, bool], CachedList] = {}
+        self._parts: dict[bool, tuple[int, list[tuple[str, bytes]]]] = {}
+
+    def get(self, selector: Selector, *, details: bool) -> CachedList:
+        """The nodes of the current list that are selected, by their labels now; an empty selector selects all."""
+        now, state = self._view.clock(), (self._view.version, self._inventory.version)
+        if state != self._state or len(self._lists) >= MAX_SELECTIONS:
+            self._state = state
+            self._lists.clear()
+            self._parts.clear()
+        key = (str(selector), details)
+        found = self._lists.get(key)
+        if found is None or now >= found.valid_until:
+            found = self._lists[key] = self._render(selector, now, details=details)
+        return found
+
+    def _render(self, selector: Selector, now: int, *, details: bool) -> CachedList:
+        parts = self._parts.get(details)
+        if parts is None or now >= parts[0]:
+            parts = self._parts[details] = self._with_details(now) if details else self._view.fragments()
+        valid_until, fragments = parts
+        chosen = [part for node_id, part in fragments if not selector or selects(selector, self._inventory, node_id)]
+        return _cached_list(chosen, self._view, self._view.tracker.revision, valid_until)
+
+    def _with_details(self, now: int) -> tuple[int, list[tuple[str, bytes]]]:
+        until, fragments = self._view.fragments()
+        tracker, parts = self._view.tracker, []
+        for node_id, part in fragments:
+            node = tracker.get(node_id)
+            claims = () if node is None else claims_on(tracker, node, now)
+            until = min([until, *(claim.block.end for claim in claims)])
+            parts.append((node_id, part[:-1] + _details(self._last_changes.get(node_id) or _UNKNOWN, claims)))
+        return until, parts
 
 
 def past_list(past: PastList, view: ListView, *, details: bool) -> CachedList:
@@ -380,12 +419,6 @@ def past_list(past: PastList, view: ListView, *, details: bool) -> CachedList:
         claims = live_claims(past.claims[node_id], past.at)
         parts.append(part[:-1] + _details(past.last_changes[node_id], claims) if details else part)
     return _cached_list(parts, view, past.revision, PERMANENT)
-
-
-def _current_details(view: ListView, last_changes: LastChanges, node_id: str) -> bytes:
-    node = view.tracker.get(node_id)
-    claims = () if node is None else claims_on(view.tracker, node, view.clock())
-    return _details(last_changes.get(node_id) or _UNKNOWN, claims)
 
 
 def _details(last_change: LastChange, claims: Claims) -> bytes:

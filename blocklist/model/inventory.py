@@ -159,9 +159,13 @@ class _ReportedId:
 
 
 class Inventory:
-    """Updated one source at a time; not thread-safe. The length is the number of nodes."""
+    """Updated one source at a time; not thread-safe. The length is the number of nodes.
+
+    `version` grows with each change.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._sources: dict[NodeSource, SourceNodes] = {}
         self._staged: dict[tuple[NodeSource, str], Believed] = {}
         self._ids: dict[str, _ReportedId] = {}
@@ -423,6 +427,7 @@ class Inventory:
         changed = affected.union(*(self._move(each) for each in affected))
         for each in changed:
             self._update_node(each)
+        self.version += 1
         return changed | aliases
 
     def _move(self, reported_id: str) -> set[str]:

@@ -207,6 +207,25 @@ def test_a_wait_ends_with_what_is_refused_and_goes_on_for_what_is_pending() -> N
     asyncio.run(scenario())
 
 
+def test_an_acknowledgement_asks_each_listener_once_for_all_who_wait() -> None:
+    """500 requests that waited for 300 listeners delayed the acknowledgements of these by 15 s."""
+
+    async def scenario() -> None:
+        _, _, directory, _ = new_directory()
+        for number in range(300):
+            directory.add(job_master(f"jm-{number}"))
+
+        def ask(times: int) -> None:
+            assert all(directory.any_pending(revision, ["n1"]) for revision in range(1, times + 1))
+
+        once = count_calls(lambda: ask(1))
+        await asyncio.sleep(0)
+        assert once > 300
+        assert count_calls(lambda: ask(500)) < once + 500 * 5
+
+    asyncio.run(scenario())
+
+
 def new_directory() -> tuple[ListView, EvidenceStore, ListenerDirectory, UsableNodes]:
     view = ListView(BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={})), lambda: 0, lambda: None)
     confirmed = ConfirmedNodes(authenticated=True)
