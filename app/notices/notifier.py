@@ -19,9 +19,7 @@ import structlog
 from app.logs import isolated
 from app.net.urls import SendText
 from app.notices.observer import (
-    NOTHING,
     Event,
-    LeftOut,
     ListenerObserver,
     Notice,
     NoticeGroups,
@@ -62,7 +60,7 @@ class Target:
         self._send_text = send
         self._on_result = on_result
         self._queue: Queue[Notice | None] = Queue(MAX_QUEUED)
-        self._left_out = NOTHING
+        self._left_out = 0
         self._sending_since: float | None = None
         self._timed_out: float | None = None
         self._works = True
@@ -79,9 +77,9 @@ class Target:
         try:
             self._queue.put_nowait(notice.with_left_out(self._left_out))
         except Full:
-            self._left_out += LeftOut(notices=1, events=notice.events)
+            self._left_out += 1 + notice.left_out
             return False
-        self._left_out = NOTHING
+        self._left_out = 0
         return True
 
     def check_timeout(self) -> None:
@@ -159,7 +157,7 @@ def notice_body(notice: Notice) -> str:
 
 
 def _lines(notice: Notice, subject: Subject) -> list[str]:
-    more = notice.events - len(notice.nodes)
+    more = notice.count - len(notice.nodes)
     lines = [f"Nodes: {', '.join(notice.nodes)}" + (f" and {more:,} more" if more > 0 else "")]
     if subject.cause:
         lines.append(f"{_CAUSE.get(subject.kind, 'Cause')}: {_cut(subject.cause)}")
@@ -172,13 +170,12 @@ def _lines(notice: Notice, subject: Subject) -> list[str]:
 
 
 def _subject_nodes(notice: Notice) -> str:
-    return notice.nodes[0] if notice.events == 1 else f"{notice.events:,} nodes"
+    return notice.nodes[0] if notice.count == 1 else f"{notice.count:,} nodes"
 
 
-def _left_out(left_out: LeftOut) -> str:
-    notices = "1 notice" if left_out.notices == 1 else f"{left_out.notices:,} notices"
-    nodes = "1 node" if left_out.events == 1 else f"{left_out.events:,} nodes"
-    return f"Left out before this notice: {notices} about {nodes}. See the history."
+def _left_out(number: int) -> str:
+    notices = "1 notice" if number == 1 else f"{number:,} notices"
+    return f"Left out before this notice: {notices}. See the history."
 
 
 def _cut(text: str) -> str:

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from app.engine.list_view import ListView
@@ -72,35 +73,18 @@ VARIOUS: Final = "various"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """What was not sent: the number of notices, and of events in them."""
-
-    notices: int = 0
-    events: int = 0
-
-    def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(notices=self.notices + other.notices, events=self.events + other.events)
-
-    def __bool__(self) -> bool:
-        return bool(self.notices)
-
-
-NOTHING: Final = LeftOut()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """One notice: the first nodes, and the number of events in it. Without a subject it only says what was left out."""
+    """One notice: the first nodes, and the number of all. Without a subject it only says how many were left out."""
 
     subject: Subject | None = None
     at: int = 0
     nodes: Sequence[str] = ()
-    events: int = 0
+    count: int = 0
     reasons: Sequence[str] = ()
-    left_out: LeftOut = NOTHING
+    left_out: int = 0
 
-    def with_left_out(self, more: LeftOut) -> Notice:
-        """The same notice, which says that more was left out before it."""
+    def with_left_out(self, more: int) -> Notice:
+        """The same notice, which says that this number of notices more was left out before it."""
         return replace(self, left_out=self.left_out + more)
 
 
@@ -110,20 +94,16 @@ class _Group:
     opened_at: float
     at: int
     nodes: dict[str, None] = field(default_factory=dict)
-    events: int = 0
     reasons: dict[str, None] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
-        self.events += 1
-        if len(self.nodes) < MAX_NAMED:
-            self.nodes[event.node] = None
+        self.nodes[event.node] = None
         if event.reason and len(self.reasons) < MAX_REASONS:
             self.reasons[event.reason] = None
 
     def notice(self) -> Notice:
-        return Notice(
-            subject=self.subject, at=self.at, nodes=[*self.nodes], events=self.events, reasons=[*self.reasons]
-        )
+        named = [*islice(self.nodes, MAX_NAMED)]
+        return Notice(subject=self.subject, at=self.at, nodes=named, count=len(self.nodes), reasons=[*self.reasons])
 
 
 class NoticeGroups:
@@ -136,7 +116,7 @@ class NoticeGroups:
         self._groups: dict[Subject, _Group] = {}
         self._of_kind: Counter[NoticeKind] = Counter()
         self._sent_at: deque[float] = deque(maxlen=MAX_PER_MINUTE)
-        self._left_out = NOTHING
+        self._left_out = 0
 
     def add(self, event: Event, now: float) -> None:
         """An event happened."""
@@ -151,7 +131,7 @@ class NoticeGroups:
             if self._take(now):
                 notices.append(self._say_left_out(group.notice()))
             else:
-                self._left_out += LeftOut(notices=1, events=group.events)
+                self._left_out += 1
                 left_out += 1
         if self._left_out and not self._groups and self._take(now):
             notices.append(self._say_left_out(Notice()))
@@ -181,7 +161,7 @@ class NoticeGroups:
         return True
 
     def _say_left_out(self, notice: Notice) -> Notice:
-        left_out, self._left_out = self._left_out, NOTHING
+        left_out, self._left_out = self._left_out, 0
         return notice.with_left_out(left_out)
 
 

@@ -19,7 +19,6 @@ from app.notices.observer import (
     MAX_GROUPS_OF_KIND,
     MAX_NAMED,
     Event,
-    LeftOut,
     ListenerObserver,
     Notice,
     NoticeGroups,
@@ -46,7 +45,7 @@ class TestGrouping:
         own.add(event("n2"), 4.9)
         assert own.due(4.9) == ([], 0)
         (notice,), _ = own.due(5)
-        assert (notice.subject, list(notice.nodes), notice.events) == (BLOCKED, ["n1", "n2"], 2)
+        assert (notice.subject, list(notice.nodes), notice.count) == (BLOCKED, ["n1", "n2"], 2)
         assert own.due(100) == ([], 0)
 
     @pytest.mark.parametrize(
@@ -58,13 +57,24 @@ class TestGrouping:
         own.add(event("n2", other), 0)
         assert [notice.subject for notice in own.due(5)[0]] == [BLOCKED, other]
 
+    def test_a_node_counts_once_however_often_it_was_blocked(self) -> None:
+        own = NoticeGroups()
+        for node in ("n1", "n1", "n2", "n1"):
+            own.add(event(node), 0)
+        (notice,), _ = own.due(5)
+        assert notice_title(notice) == "blocklist: 2 nodes blocked"
+        own.add(event("n1"), 10)
+        own.add(event("n1"), 11)
+        (notice,), _ = own.due(20)
+        assert (notice_title(notice), notice_body(notice).splitlines()[0]) == ("blocklist: n1 blocked", "Nodes: n1")
+
     def test_a_storm_with_a_cause_for_each_node_is_a_handful_of_notices(self) -> None:
         own = NoticeGroups()
         for number in range(1000):
             own.add(event(f"n{number}", BLOCKED._replace(cause=f"disk {number}")), 0)
         notices, left_out = own.due(5)
         assert len(notices) == MAX_GROUPS_OF_KIND + 1
-        assert sum(notice.events for notice in notices) == 1000
+        assert sum(notice.count for notice in notices) == 1000
         assert left_out == 0
         assert max(len(notice.nodes) for notice in notices) == MAX_NAMED
 
@@ -92,7 +102,7 @@ class TestLimit:
         own.add(event("z"), 62)
         assert own.due(62) == ([], 0), "the group is still open"
         (later,), left_out = own.due(67)
-        assert (later.left_out, left_out) == (LeftOut(notices=2, events=4), 0)
+        assert (later.left_out, left_out) == (2, 0)
 
     def test_what_was_left_out_is_said_even_if_nothing_else_happens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(observer, "MAX_PER_MINUTE", 1)
@@ -169,7 +179,7 @@ class TestChanges:
 
 class TestText:
     def test_one_node(self) -> None:
-        notice = Notice(subject=BLOCKED._replace(what="with evacuation"), at=1_700_000_000_000, nodes=["n1"], events=1)
+        notice = Notice(subject=BLOCKED._replace(what="with evacuation"), at=1_700_000_000_000, nodes=["n1"], count=1)
         assert notice_title(notice) == "blocklist: n1 blocked (with evacuation)"
         assert notice_body(notice) == "Nodes: n1\nCause: disk\nBy: ann\nAt: 2023-11-14 22:13:20 UTC"
 
@@ -177,24 +187,24 @@ class TestText:
         notice = Notice(
             subject=Subject(NoticeKind.REFUSED, "", "disk", "app-1"),
             nodes=["n1", "n2"],
-            events=1200,
+            count=1200,
             reasons=["last host"],
-            left_out=LeftOut(notices=3, events=40),
+            left_out=3,
         )
         assert notice_title(notice) == "blocklist: 1,200 nodes blocked, but a listener refuses that"
         assert notice_body(notice).splitlines() == [
             "Nodes: n1, n2 and 1,198 more", "Cause: disk", "Reason: last host", "Listener: app-1",
             "At: 1970-01-01 00:00:00 UTC",
-            "Left out before this notice: 3 notices about 40 nodes. See the history.",
+            "Left out before this notice: 3 notices. See the history.",
         ]  # fmt: skip
 
     def test_a_notice_without_a_subject_says_what_was_left_out(self) -> None:
-        notice = Notice(left_out=LeftOut(notices=1, events=1))
+        notice = Notice(left_out=1)
         assert notice_title(notice) == "blocklist: notices were left out"
-        assert notice_body(notice) == "Left out before this notice: 1 notice about 1 node. See the history."
+        assert notice_body(notice) == "Left out before this notice: 1 notice. See the history."
 
     def test_a_long_cause_is_cut(self) -> None:
-        notice = Notice(subject=BLOCKED._replace(cause="x" * 5000), nodes=["n1"], events=1)
+        notice = Notice(subject=BLOCKED._replace(cause="x" * 5000), nodes=["n1"], count=1)
         assert len(notice_body(notice)) < 500
 
 
@@ -231,7 +241,7 @@ class TestTarget:
     ) -> None:
         results: list[Result] = []
         target = Target(1, sender, results.append)
-        notice = Notice(subject=BLOCKED, nodes=["n1"], events=2)
+        notice = Notice(subject=BLOCKED, nodes=["n1"], count=2)
         # The thread does not run yet: nothing leaves the queue.
         accepted = [target.put(notice) for _ in range(MAX_QUEUED + 30)]
         assert accepted == [True] * MAX_QUEUED + [False] * 30
@@ -242,7 +252,7 @@ class TestTarget:
         wait_for(results, MAX_QUEUED + 1)
         target.close()
         target.join(60)
-        assert "Left out before this notice: 30 notices about 60 nodes." in sender.sent[-1][1]
+        assert "Left out before this notice: 30 notices." in sender.sent[-1][1]
 
     def test_a_notice_that_takes_too_long_has_failed_once(
         self, sender: RecordingSender, monkeypatch: pytest.MonkeyPatch
@@ -251,7 +261,7 @@ class TestTarget:
         results: list[Result] = []
         target = Target(1, sender, results.append)
         target.start()
-        target.put(Notice(subject=BLOCKED, nodes=["n1"], events=1))
+        target.put(Notice(subject=BLOCKED, nodes=["n1"], count=1))
         deadline = time.monotonic() + 60
         while not results and time.monotonic() < deadline:
             target.check_timeout()
@@ -269,10 +279,10 @@ class TestTarget:
         target.start()
         with capture_logs() as logs:
             for _ in range(2):
-                target.put(Notice(subject=BLOCKED, nodes=["n1"], events=1))
+                target.put(Notice(subject=BLOCKED, nodes=["n1"], count=1))
             wait_for(results, 2)
             sender.error = None
-            target.put(Notice(subject=BLOCKED, nodes=["n1"], events=1))
+            target.put(Notice(subject=BLOCKED, nodes=["n1"], count=1))
             wait_for(results, 3)
             target.close()
             target.join(60)
@@ -290,7 +300,7 @@ class TestTarget:
         target = Target(1, sender, broken)
         target.start()
         for _ in range(2):
-            target.put(Notice(subject=BLOCKED, nodes=["n1"], events=1))
+            target.put(Notice(subject=BLOCKED, nodes=["n1"], count=1))
         target.close()
         target.join(60)
         assert len(sender.sent) == 2
