@@ -108,7 +108,10 @@ class Service:
         self.directory = ListenerDirectory(self.view, self.evidence, confirmed_nodes, self.inventory, quota, clock)
         self.usable_nodes = UsableNodes(self.directory, self.view, confirmed_nodes)
         self.nodes_file = NodesFile(
-            settings.nodes_file, self.directory.inventory_updater, metrics.nodes_file_faulty.set
+            settings.nodes_file,
+            self.directory.inventory_updater,
+            metrics.nodes_file_faulty.set,
+            partial(confirmed_nodes.set_trusted, ""),  # No listener has this id.
         )
         self.drift = DriftMonitor(self.directory, self.view, self.last_changes)
         ownership = PushOwnership(store.listeners, store.replica, shared=store.replicated)

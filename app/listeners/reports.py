@@ -397,11 +397,19 @@ class NodesFile:
     written. Without a path there is no file.
     """
 
-    def __init__(self, path: str, updater: InventoryUpdater, on_fault: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        path: str,
+        updater: InventoryUpdater,
+        on_fault: Callable[[int], object],
+        on_read: Callable[[Iterable[str]], object],
+    ) -> None:
+        """`on_read` is called with the ids of its nodes, whenever they have been read."""
         self.fault: str | None = None
         self._path = Path(path) if path else None
         self._updater = updater
         self._on_fault = on_fault
+        self._on_read = on_read
         self._checked = False
         self._seen: _Version | None = None
         self._last_read: _Version | None = None
@@ -441,6 +449,7 @@ class NodesFile:
 
     def _apply(self, nodes: list[ReportedNode]) -> None:
         self._updater.set_nodes(FILE_SOURCE, nodes)
+        self._on_read(node.id for node in nodes)
         self.fault = None
         self._on_fault(0)
         log.info("file of nodes read", file=str(self._path), nodes=len(nodes))

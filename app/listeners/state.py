@@ -214,7 +214,7 @@ class ChangeProgress:
 class ListenerDirectory:
     """All listeners, live or expired. `acks` notifies when a listener acknowledged, expired or was removed.
 
-    `reported_nodes` are the nodes that listeners report as all theirs; `inventory` has all that anybody reports;
+    `inventory` has all that anybody reports;
     `last_reports` has what lapsed listeners reported before.
     `renewals_known_at` is the time up to which the renewals at other replicas have been read (Unix ms); None if there
     are no others.
@@ -233,7 +233,6 @@ class ListenerDirectory:
     ) -> None:
         self.acks = Broadcast()
         self.last_reports = LastReports()
-        self.reported_nodes = MachineCount(machine_of=inventory.machine_of)
         self._view = view
         self._evidence = evidence
         self._confirmed_nodes = confirmed_nodes
@@ -360,6 +359,7 @@ class ListenerDirectory:
     def index(self, entry: ListenerEntry) -> None:
         """Update the indexes: the listener's role, minimum or principal may have changed."""
         self._confirmed_nodes.add_listener(entry.id, entry.listener.principal)
+        self._count_nodes(entry)
         self._quota.add(entry.id, entry.listener.principal)
         self._resource_managers.pop(entry.id, None)
         self._with_minimum.discard(entry.id)
@@ -394,7 +394,7 @@ class ListenerDirectory:
 
     def _drop_report(self, entry: ListenerEntry) -> None:
         """Keep nothing that only counts while the listener is live."""
-        self._replace_reported_nodes(entry, ())
+        self._confirmed_nodes.set_trusted(entry.id, ())
         entry.report, entry.nodes, entry.task_manager_nodes, entry.believed_nodes = EMPTY_REPORT, None, None, None
         self._quota.record(entry.id, 0)
 
@@ -431,8 +431,6 @@ class ListenerDirectory:
         kept = replace(report, evidence=None)
         changed = kept.changed_from(entry.report)
         parts = part_names(changed)
-        if report.nodes is not None and "nodes" in changed:
-            self._replace_reported_nodes(entry, report.node_ids())
         before, entry.report = entry.report, kept.over(entry.report)
         if "pending" in changed:
             entry.note_no_longer_pending(before, at)
@@ -440,6 +438,7 @@ class ListenerDirectory:
             self._signal()
         if changed & {"task_managers", "nodes"}:
             self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
+            self._count_nodes(entry)
             self._update_inventory(entry, changed)
         if report.task_managers is not None:
             moved = self._view.task_managers.set_for_listener(
@@ -471,15 +470,12 @@ class ListenerDirectory:
         if names:
             self._view.task_managers_moved(names)
             self._confirmed_nodes.machines_changed(names)
-            self.reported_nodes.machines_changed(names)
             self._evidence.machines_changed()
 
-    def _replace_reported_nodes(self, entry: ListenerEntry, nodes: Iterable[str]) -> None:
-        before, after = set(entry.report.node_ids()), set(nodes)
-        for node in after - before:
-            self.reported_nodes.add(node)
-        for node in before - after:
-            self.reported_nodes.discard(node)
+    def _count_nodes(self, entry: ListenerEntry) -> None:
+        """The nodes that a manager reports count for limits; those of a job only if another principal names them."""
+        trusted = not self._confirmed_nodes.authenticated or entry.listener.role is ListenerRole.RESOURCE_MANAGER
+        self._confirmed_nodes.set_trusted(entry.id, entry.report.node_ids() if trusted else ())
 
     def export_part(self, entry: ListenerEntry, part: str) -> str:
         """A part of the listener's report, as text for other replicas.
@@ -606,8 +602,8 @@ class UsableNodes:
 
     @property
     def known(self) -> MachineCount:
-        """The nodes that listeners report as all theirs, until they leave or their lease expires."""
-        return self._directory.reported_nodes
+        """The nodes that count for shares."""
+        return self._confirmed_nodes.known
 
     def _runs_on(self, entry: ListenerEntry) -> frozenset[str]:
         """The nodes of its TaskManagers, in normal form."""

@@ -14,7 +14,7 @@ reports never matters. The rules, in this order:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -175,7 +175,7 @@ class Inventory:
         self._node: dict[str, str] = {}
         self._further_ids = Multimap()
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._label_counts: Counter[tuple[str, str]] = Counter()
+        self._with_label: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._machines: dict[str, str] = {}
 
@@ -320,12 +320,12 @@ class Inventory:
         """The labels of the node with this id; None if there is no such node, for example not any more."""
         return self._labels.get(node_id)
 
-    def count_with(self, key: str, value: str) -> int:
-        """Number of nodes that have this label with this value."""
-        return self._label_counts[key, value]
+    def with_label(self, key: str, value: str) -> Collection[str]:
+        """The ids of the nodes that have this label with this value."""
+        return self._with_label.get((key, value), ())
 
     def label_keys(self) -> set[str]:
-        return {key for key, _ in self._label_counts}
+        return {key for key, _ in self._with_label}
 
     # Which ids are one node. Each step leads to an id whose sources count more, or is the last one: so it ends.
 
@@ -495,11 +495,14 @@ class Inventory:
     def _update_node(self, reported_id: str) -> None:
         """Whether this id is a node now, and its labels."""
         for label in self._labels.pop(reported_id, {}).items():
-            self._uncount(label)
+            self._with_label[label].discard(reported_id)
+            if not self._with_label[label]:
+                del self._with_label[label]
         if self._node.get(reported_id) == reported_id:
             self._insert(reported_id)
             labels = self._labels[reported_id] = self._merged_labels(self._members(reported_id))
-            self._label_counts.update(labels.items())
+            for label in labels.items():
+                self._with_label[label].add(reported_id)
         else:
             self._delete(reported_id)
 
@@ -513,11 +516,6 @@ class Inventory:
         for _, node in sorted(described, key=lambda report: (report[0], report[1].id), reverse=True):
             merged |= node.labels
         return merged
-
-    def _uncount(self, label: tuple[str, str]) -> None:
-        self._label_counts[label] -= 1
-        if not self._label_counts[label]:
-            del self._label_counts[label]
 
     def _insert(self, node_id: str) -> None:
         position = bisect_left(self._order, node_id)

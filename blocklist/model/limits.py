@@ -90,11 +90,16 @@ def _parse_limit(text: str) -> DomainLimit:
 
 
 def exceeded_domains(
-    limits: Collection[DomainLimit], nodes: Inventory, blocked: Iterable[str], new: Iterable[str]
+    limits: Collection[DomainLimit],
+    nodes: Inventory,
+    counted: MachineCount,
+    blocked: Iterable[str],
+    new: Iterable[str],
 ) -> Iterator[ExceededDomain]:
     """The domains in which blocking the `new` node ids, besides the `blocked` ones, exceeds a limit.
 
-    A node without the label is in no domain. A domain that already exceeds its limit may not get another blocked node.
+    Only the `counted` nodes are members of a domain of which a limit allows a part. A node without the label is in no
+    domain. A domain that already exceeds its limit may not get another blocked node.
     """
     added = {known for node_id in new for known in nodes.known_as(node_id)}
     if not any(limit.key in nodes.labels_of(known) for known in added for limit in limits):
@@ -107,7 +112,7 @@ def exceeded_domains(
             domain = ExceededDomain(
                 limit=limit,
                 value=value,
-                members=nodes.count_with(limit.key, value),
+                members=counted.count_matching(nodes.with_label(limit.key, value)),
                 blocked_after=len(blocks.keys() | names),
                 blocks=blocks,
             )
@@ -179,7 +184,7 @@ class LimitContext:
     """The state before a change.
 
     `listeners` are the live listeners with a minimum that the change affects. `names` are the nodes that any listener
-    names, `known` those that listeners report as theirs. `labelled` are the nodes with their labels, None if no limit
+    names, `known` those that count. `labelled` are the nodes with their labels, None if no limit
     needs them.
     """
 
@@ -226,7 +231,9 @@ def _count_violations(limits: Limits, context: LimitContext, escalations: Sequen
     if limits.max_share < 1 and new:
         yield from _share_violations(limits.max_share, context.known, context.draft, new)
     if limits.max_per_domain and new and context.labelled is not None:
-        domains = exceeded_domains(limits.max_per_domain, context.labelled, blocked_ids(context.draft), new)
+        domains = exceeded_domains(
+            limits.max_per_domain, context.labelled, context.known, blocked_ids(context.draft), new
+        )
         yield from (_domain_violation(domain, context.draft) for domain in domains)
 
 

@@ -453,7 +453,8 @@ class ConfirmedNodes:
     `machines_changed` when it knows others.
 
     `names` are all nodes that listeners name, confirmed or not; `version` changes when other nodes are confirmed, and
-    when a name means another machine.
+    when a name means another machine. `known` are the nodes that count for limits: those that a trusted source reports
+    and, with authentication, the confirmed ones.
     """
 
     def __init__(
@@ -461,7 +462,9 @@ class ConfirmedNodes:
     ) -> None:
         self.names = MachineIndex(aliases=aliases)
         self.version = 0
-        self._authenticated = authenticated
+        self.known = MachineCount(machine_of=machine_of)
+        self.authenticated = authenticated
+        self._trusted: dict[str, frozenset[str]] = {}
         self._required = 2 if authenticated else 1
         self._principals: dict[str, str | None] = {}
         self._named: dict[str, frozenset[str]] = {}
@@ -476,7 +479,7 @@ class ConfirmedNodes:
 
     def add_listener(self, listener: str, principal: str | None) -> None:
         """Add a listener, or change its principal; it keeps the nodes that it names."""
-        witness = principal if self._authenticated else listener
+        witness = principal if self.authenticated else listener
         if self._principals.get(listener) == witness:
             return
         named = self._named.get(listener, frozenset())
@@ -502,6 +505,16 @@ class ConfirmedNodes:
             self._store_machine(name)
         self._add(listener, after - before)
 
+    def set_trusted(self, source: str, names: Iterable[str]) -> None:
+        """Replace the nodes that a source reports which is believed alone: a manager, or the file of nodes."""
+        before, after = self._trusted.pop(source, frozenset()), frozenset(map(normalize_name, names))
+        if after:
+            self._trusted[source] = after
+        for name in after - before:
+            self.known.add(name)
+        for name in before - after:
+            self.known.discard(name)
+
     def named_by(self, listener: str) -> frozenset[str]:
         """The nodes that a listener names, in normal form."""
         return self._named.get(listener, frozenset())
@@ -521,6 +534,8 @@ class ConfirmedNodes:
 
     def machines_changed(self, names: Iterable[str]) -> None:
         """These names, or short and full ones of them, may mean other machines now."""
+        names = set(names)
+        self.known.machines_changed(names)
         named = {own for name in names for own in self.names.matching(name)}
         for name in named:
             before, after = self._machines.get(name, name), self._machine_of(name)
@@ -567,12 +582,11 @@ class ConfirmedNodes:
     def _update(self, name: str, full_names: str | None) -> None:
         """Confirm a name, or no longer; for a short name, `full_names` is the key of all full names of it."""
         confirmed = self._naming.number(name, full_names) >= self._required
-        if confirmed and name not in self._confirmed:
-            self._confirmed.add(name)
-            self.version += 1
-        elif not confirmed and name in self._confirmed:
-            self._confirmed.discard(name)
-            self.version += 1
+        if confirmed == (name in self._confirmed):
+            return
+        self.version += 1
+        for found in (self._confirmed, self.known) if self.authenticated else (self._confirmed,):
+            (found.add if confirmed else found.discard)(name)
 
 
 class _PrincipalCounts:

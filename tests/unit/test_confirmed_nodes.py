@@ -163,3 +163,41 @@ def test_all_names_of_a_machine_are_confirmed_by_one_name() -> None:
     del machines["10.0.0.7"]
     nodes.machines_changed(["10.0.0.7"])
     assert (len(nodes), nodes.confirmed_name("n7"), nodes._machines) == (0, None, {"worker-7.rack2": "n7"})
+
+
+class TestKnown:
+    """The nodes that count for limits."""
+
+    def test_what_one_job_invents_does_not_count(self) -> None:
+        nodes = ConfirmedNodes(authenticated=True)
+        for listener in ("job-1", "job-2"):
+            nodes.add_listener(listener, "one token")
+            nodes.set_nodes(listener, (f"invented-{number}" for number in range(400)))
+        assert len(nodes.known) == 0
+        nodes.add_listener("job-3", "another token")
+        nodes.set_nodes("job-3", ["invented-1"])
+        assert (len(nodes.known), nodes.known.count_matching(["INVENTED-1", "invented-2"])) == (1, 1)
+        nodes.remove_listener("job-3")
+        assert len(nodes.known) == 0
+
+    def test_a_trusted_source_is_believed_alone(self) -> None:
+        nodes = ConfirmedNodes(authenticated=True)
+        nodes.set_trusted("yarn", ["n1", "n2"])
+        nodes.set_trusted("", ["n2", "n3.example.com"])
+        assert len(nodes.known) == 3
+        for listener in ("job-1", "job-2"):
+            nodes.add_listener(listener, listener)
+            nodes.set_nodes(listener, ["n2", "n3", "n4"])
+        assert len(nodes.known) == 4
+        nodes.set_trusted("yarn", ())
+        nodes.set_trusted("", ())
+        assert len(nodes.known) == 3
+        nodes.remove_listener("job-1")
+        assert len(nodes.known) == 0
+
+    def test_without_authentication_only_trusted_sources_count(self) -> None:
+        """Everybody is one: where tasks run is no statement about all nodes."""
+        nodes = ConfirmedNodes(authenticated=False)
+        nodes.add_listener("job", None)
+        nodes.set_nodes("job", ["n1"])
+        assert len(nodes.known) == 0

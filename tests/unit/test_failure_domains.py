@@ -15,6 +15,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import DomainLimit, LimitContext, Limits, check_limits, parse_domain_limits
+from blocklist.model.names import MachineCount
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
@@ -38,7 +39,7 @@ def refusals(
     proposed = draft.fork()
     for name in new:
         proposed.block(node(name), allow_merge=True)
-    context = LimitContext(draft=draft, labelled=known)
+    context = LimitContext(draft=draft, labelled=known, known=MachineCount(known, known.machine_of))
     try:
         check_limits(Limits(max_per_domain=parse_domain_limits(limits)), context, proposed, Role.OPERATOR)
     except LimitError as error:
@@ -156,12 +157,26 @@ def test_no_sequence_of_requests_exceeds_a_domain(
         fork.author = Author("ada")
         for name in names:
             fork.block(node(name), allow_merge=True)
-        context = LimitContext(draft=draft, labelled=known)
+        context = LimitContext(draft=draft, labelled=known, known=MachineCount(known, known.machine_of))
         if passes(limit, context, fork):
             draft.adopt(fork)
         for value in "ab":
             blocked = [each.id for each in draft if labels[each.id].get("rack") == value]
-            assert len(blocked) <= domain_limit.max_nodes(known.count_with("rack", value))
+            assert len(blocked) <= domain_limit.max_nodes(len(known.with_label("rack", value)))
+
+
+def test_nodes_that_do_not_count_make_no_domain_larger() -> None:
+    """As those that one job has invented, with the label of a rack."""
+    invented = {f"x{n}": {"rack": "r1"} for n in range(90)}
+    nodes = labelled_nodes({**{f"a{n}": {"rack": "r1"} for n in range(10)}, **invented})
+    draft = Draft(BlocklistTracker(Snapshot(revision=0, history="00c0ffee", nodes={})), NOW)
+    fork = draft.fork()
+    for name in ("a0", "a1"):
+        fork.block(node(name), allow_merge=True)
+    for counted, allowed in ([f"a{n}" for n in range(10)], False), (list(nodes), True):
+        assert (
+            passes("rack=10%", LimitContext(draft=draft, labelled=nodes, known=MachineCount(counted)), fork) is allowed
+        )
 
 
 def passes(limit: str, context: LimitContext, proposed: Any) -> bool:

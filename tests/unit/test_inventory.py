@@ -169,10 +169,10 @@ class TestPages:
         nodes = inventory(
             yarn=[described("n1", rack="r1"), described("n2", rack="r1")], job=[described("n1.a", rack="r1")]
         )
-        assert (nodes.count_with("rack", "r1"), nodes.label_keys()) == (2, {"rack"})
+        assert (len(nodes.with_label("rack", "r1")), nodes.label_keys()) == (2, {"rack"})
         nodes.stage_nodes(YARN, [])
         nodes.apply_staged()
-        assert nodes.count_with("rack", "r1") == 1
+        assert len(nodes.with_label("rack", "r1")) == 1
 
 
 class TestReportedNodes:
@@ -218,7 +218,7 @@ def stage(nodes: Inventory, step: Step) -> None:
 
 
 def state(nodes: Inventory) -> object:
-    counts = {(key, value): nodes.count_with(key, value) for key in ("rack", "zone") for value in ("1", "2")}
+    counts = {(key, value): set(nodes.with_label(key, value)) for key in ("rack", "zone") for value in ("1", "2")}
     names = {name: (nodes.find(name), nodes.aliases(name), nodes.labels_of(name)) for name in [*IDS, "n1.c"]}
     return nodes.page(None, 100), len(nodes), counts, names
 

@@ -52,7 +52,7 @@ def test_a_changed_report_costs_what_changed_in_it_whatever_all_listeners_report
     async def scenario() -> None:
         _, _, directory, usable = new_directory()
         for number in range(20):
-            directory.add(entry := job_master(f"jm-{number}"))
+            directory.add(entry := resource_manager(f"rm-{number}"))
             directory.apply_report(entry, Report(nodes=[f"n{number}-{i}.example.com" for i in range(500)]), 0)
         directory.inventory_updater.apply_all()
         unknown = "a-name-too-long-for-a-suggestion-of-another"
@@ -153,9 +153,7 @@ def test_a_machine_is_one_usable_node_whatever_a_listener_calls_it() -> None:
             directory.add(entry := job_master(name))
             directory.apply_report(entry, report, 0)
             assert usable.counter()(entry) == 3, "nobody has said that they are one"
-        manager = job_master("manager")
-        manager.listener = replace(manager.listener, role=ListenerRole.RESOURCE_MANAGER)
-        directory.add(manager)
+        directory.add(manager := resource_manager("manager"))
         directory.apply_report(manager, Report(nodes=[ReportedNode(id="n1", addresses=("10.0.0.1",))]), 0)
         jm, running = directory.get("jm"), directory.get("running")
         assert jm is not None
@@ -226,6 +224,27 @@ def test_an_acknowledgement_asks_each_listener_once_for_all_who_wait() -> None:
     asyncio.run(scenario())
 
 
+def test_the_nodes_of_a_manager_count_for_shares_and_those_of_a_job_do_not() -> None:
+    async def scenario() -> None:
+        _, _, directory, usable = new_directory()
+        nodes = [f"n{number}" for number in range(10)]
+        directory.add(job := job_master())
+        directory.apply_report(job, Report(nodes=nodes), 0)
+        assert len(usable.known) == 0
+        directory.add(manager := resource_manager("yarn"))
+        directory.apply_report(manager, Report(nodes=nodes), 0)
+        assert len(usable.known) == 10
+        manager.listener = replace(manager.listener, role=ListenerRole.JOB_MASTER)
+        directory.index(manager)
+        assert len(usable.known) == 0, "it has registered in another role"
+        manager.listener = replace(manager.listener, role=ListenerRole.RESOURCE_MANAGER)
+        directory.index(manager)
+        directory.expire(manager)
+        assert len(usable.known) == 0
+
+    asyncio.run(scenario())
+
+
 def new_directory() -> tuple[ListView, EvidenceStore, ListenerDirectory, UsableNodes]:
     view = ListView(BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={})), lambda: 0, lambda: None)
     confirmed = ConfirmedNodes(authenticated=True)
@@ -233,6 +252,12 @@ def new_directory() -> tuple[ListView, EvidenceStore, ListenerDirectory, UsableN
     quota = ListenerQuota(max_listeners=1, max_bytes=10_000)
     directory = ListenerDirectory(view, evidence, confirmed, Inventory(), quota, lambda: 0)
     return view, evidence, directory, UsableNodes(directory, view, confirmed)
+
+
+def resource_manager(listener_id: str) -> ListenerEntry:
+    entry = job_master(listener_id)
+    entry.listener = replace(entry.listener, role=ListenerRole.RESOURCE_MANAGER)
+    return entry
 
 
 def job_master(listener_id: str = "jm") -> ListenerEntry:

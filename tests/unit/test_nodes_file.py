@@ -24,7 +24,7 @@ class Checked:
     def __init__(self, path: Path) -> None:
         self.inventory = Inventory()
         self.faulty = -1
-        self.nodes_file = NodesFile(str(path), InventoryUpdater(self.inventory, len), self._count)
+        self.nodes_file = NodesFile(str(path), InventoryUpdater(self.inventory, len), self._count, list)
 
     def _count(self, faulty: int) -> None:
         self.faulty = faulty
