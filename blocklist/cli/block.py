@@ -44,11 +44,13 @@ def block(
     merge: options.Merge = False,
     wait: options.Wait = None,
     dry_run: options.DryRun = False,
-    force: options.Force = None,
+    force: options.Force = False,
+    force_reason: options.ForceReason = None,
     strict: options.Strict = False,
 ) -> None:
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
+    forced = options.reason_to_force(force, force_reason, reason)
     with connect() as client:
         node_ids = known_nodes(client, node, selector)
         if not dry_run:
@@ -58,10 +60,10 @@ def block(
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
             spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
             if dry_run:
-                check = partial(client.dry_run_block, force=force, strict=strict)
+                check = partial(client.dry_run_block, force=forced, strict=strict)
                 print_dry_run_block(ensure_blocked(spec, node_ids, check, _merging(check, merge)), now)
             else:
-                send = partial(client.block_nodes, force=force, strict=strict, wait=wait)
+                send = partial(client.block_nodes, force=forced, strict=strict, wait=wait)
                 result = ensure_blocked(spec, node_ids, send, _merging(send, merge))
                 _report_block(client, spec, result, node_ids, wait)
 
@@ -267,12 +269,14 @@ def extend(
     duration: options.Duration = None,
     until: options.Until = None,
     forever: options.Forever = False,
-    force: options.Force = None,
+    force: options.Force = False,
+    force_reason: options.ForceReason = None,
 ) -> None:
     """Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.
 
     Exit code 1 if a node is not blocked; the others are extended.
     """
+    forced = options.reason_to_force(force, force_reason)
     with connect() as client:
         node_ids = blocked_nodes(client, node, selector)
         print_context(client)
@@ -281,7 +285,7 @@ def extend(
             end, _ = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
             found = {node_id: _current(client, node_id) for node_id in node_ids}
             blocks = {node_id: block for node_id, block in found.items() if block is not None}
-            _extend(client, blocks, end, now, force)
+            _extend(client, blocks, end, now, forced)
     if len(blocks) < len(found):
         raise typer.Exit(1)
 

@@ -58,13 +58,16 @@ def drain(
     forever: options.Forever = False,
     ignore_lapsed: options.IgnoreLapsed = False,
     dry_run: options.DryRun = False,
-    force: options.Force = None,
+    force: options.Force = False,
+    force_reason: options.ForceReason = None,
     strict: options.Strict = False,
 ) -> None:
     """Block nodes, evacuate their tasks, and wait until nothing runs there. Ctrl-C leaves them blocked.
 
     Exit code 0 if all nodes are drained; 1 at the timeout, or if only refusals are left: then it names who holds what.
     """
+    cause = reason or _DEFAULT_REASON
+    forced = options.reason_to_force(force, force_reason, cause)
     with connect() as client:
         node_ids = known_nodes(client, node, selector)
         if not dry_run:
@@ -72,13 +75,12 @@ def drain(
         now = service_now_for_change(client, asks=until is None and not forever)
         with report_unknown_outcome(dry_run):
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
-            cause = reason or _DEFAULT_REASON
             spec = BlockSpec(action=_EVACUATE, cause=cause, start=now, end=end, tolerance=tolerance)
             if dry_run:
-                check = partial(client.dry_run_block, force=force, strict=strict)
+                check = partial(client.dry_run_block, force=forced, strict=strict)
                 print_dry_run_block(ensure_blocked(spec, node_ids, check, partial(check, allow_merge=True)), now)
                 return
-            send = partial(client.block_nodes, force=force, strict=strict)
+            send = partial(client.block_nodes, force=forced, strict=strict)
             result = ensure_blocked(spec, node_ids, send, partial(send, allow_merge=True))
         print_block_results(result, node_ids, now)
         blocked = {**result.already_blocked, **({} if result.response is None else result.response.nodes)}

@@ -212,9 +212,14 @@ Node = Annotated[
 Reason = Annotated[
     str, typer.Option("--reason", "-r", metavar="TEXT", help="Reason, shown to everybody.", parser=_REASON_PARSER)
 ]
-Force = Annotated[
+Force = Annotated[bool, typer.Option("--force", help="Bypass limits (role admin).")]
+ForceReason = Annotated[
     str | None,
-    typer.Option(metavar="REASON", help="Bypass limits (role admin); the change log keeps why.", parser=_REASON_PARSER),
+    typer.Option(
+        metavar="TEXT",
+        help="Bypass limits for this reason, which the change log keeps. [default: --reason]",
+        parser=_REASON_PARSER,
+    ),
 ]
 Duration = Annotated[
     int | None,
@@ -300,6 +305,13 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the effect and change nothing.")]
 
 
+def reason_to_force(force: bool, force_reason: str | None, reason: str | None = None) -> str | None:
+    """Why limits are bypassed; None if they are not. Raises a usage error for --force without any reason."""
+    if force and force_reason is None and reason is None:
+        raise typer.BadParameter("--force: say why with --force-reason, which the change log keeps.")
+    return force_reason or (reason if force else None)
+
+
 # The nodes that a command names, by ranges or by a selector of labels (-l).
 
 
@@ -310,6 +322,7 @@ def known_nodes(client: BlocklistClient, words: Sequence[str] | None, selector: 
     a label that no node has: `rak!=r12` would select every node.
     """
     if selector is None:
+        _refuse_durations(words)
         return _named(words)
     _refuse_both(words)
     _refuse_empty(selector)
@@ -336,6 +349,13 @@ def _named(words: Sequence[str] | None) -> list[str]:
     if not words:
         raise typer.BadParameter("name at least one node, or select nodes with -l.")
     return expand_nodes(words)
+
+
+def _refuse_durations(words: Sequence[str] | None) -> None:
+    """A duration without its option is no node. One with such a name can be read from standard input."""
+    for word in words or ():
+        if re.fullmatch("[0-9]+[smhdw]", word, re.ASCII):
+            raise typer.BadParameter(f"{word} looks like a duration: give it as -d {word}.")
 
 
 def _refuse_both(words: Sequence[str] | None) -> None:

@@ -234,7 +234,10 @@ def test_a_question_without_a_readable_token_is_a_configuration_error(command: C
         (["block", "n1", "-r", "x", "--until", "2h"], "give it as -d 2h"),
         (["list", "--at", "2026-01-01T00:00:00Z", "-w"], "give only one of --at and --watch"),
         (["block", "n1", "-r", " "], "characters that are not all spaces"),
-        (["block", "n1", "-r", "x", "--force", " "], "characters that are not all spaces"),
+        (["block", "n1", "-r", "x", "--force-reason", " "], "characters that are not all spaces"),
+        (["block", "n1", "2h", "-r", "x"], "2h looks like a duration: give it as -d 2h"),
+        (["drain", "n1", "--force", "7d"], "7d looks like a duration"),
+        (["extend", "n1", "-d", "2h", "--force"], "say why with --force-reason"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(command: Command, arguments: list[str], message: str) -> None:

@@ -342,7 +342,7 @@ class TestShortNameOfSeveral:
         assert several["n1"]["means"] == ["n1.ams", "n1.fra"]
         assert "means" not in client.put(f"/blocklist/nodes{force}", json={"n2": block()}).json()["n2"]
         client.delete("/blocklist/nodes/n1")
-        done = command.run("block", "n1", "-r", "disk", "--forever", "--force", "test")
+        done = command.run("block", "n1", "-r", "disk", "--forever", "--force-reason", "test")
         assert (done.returncode, self.MEANT in done.stderr) == (0, True)
 
     def test_it_counts_as_many_machines(self, client: httpx.Client) -> None:
