@@ -33,7 +33,7 @@ from blocklist.flink.evacuator import EvacuationNode, EvacuationRequest, Evacuat
 from blocklist.flink.guards import GuardContext, job_evidence, kept_slots
 from blocklist.flink.listeners import FlinkListener, JobListeners, OpenSession, close_aside, job_report
 from blocklist.flink.marking import MIN_AHEAD, Clocks, NodeLease, node_leases, report_validity
-from blocklist.flink.node_names import FlinkNodeIds, NoAliases, NodeAliases
+from blocklist.flink.node_names import FlinkNodeIds, InventoryNames
 from blocklist.flink.rpc import LEADER_INTERVAL, TIMEOUT, RestRequest
 from blocklist.flink.start_checks import ConfigurationCheck, advice, check_configuration
 from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
@@ -78,7 +78,7 @@ class Bridge:
         connection: FlinkConnection,
         open_session: OpenSession,
         options: BridgeOptions,
-        aliases: NodeAliases | None = None,
+        aliases: InventoryNames | None = None,
         service_ahead: Callable[[], int] = lambda: 0,
     ) -> None:
         """`aliases`: what else the service calls the nodes on the list. `service_ahead`: milliseconds by which its
@@ -89,7 +89,7 @@ class Bridge:
         role = ListenerRole.RESOURCE_MANAGER
         self._manager = FlinkListener(options.listener_id, role, open_session, connection.lease)
         self._jobs = JobListeners(options.listener_id, open_session, connection.lease)
-        self._names, self._aliases = FlinkNodeIds(), aliases or NoAliases()
+        self._names, self._aliases = FlinkNodeIds(), aliases
         self._service_ahead = service_ahead
         self._evacuator = Evacuator(connection, drop_results=options.drop_results)
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -236,11 +236,12 @@ class Bridge:
             node_id: before[node_id] if node_id in before and before[node_id][0] == node else (node, now)
             for node_id, node in blocked.items()
         }
-        self._aliases.follow(blocked)
+        if self._aliases is not None:
+            self._aliases.follow(blocked)
         self._matches = self._match(blocked)
 
     def _match(self, blocked: Mapping[str, BlockedNode]) -> Mapping[str, set[str]]:
-        return self._names.matches(blocked, {it: self._aliases.names_of(it) or frozenset() for it in blocked})
+        return self._names.matches(blocked, {it: self._aliases_of(it) or frozenset() for it in blocked})
 
     # What is reported.
 
@@ -292,7 +293,7 @@ class Bridge:
             enabled=check is not None and check.error is None,
             age={node_id: now - received for node_id, (_, received) in self._received.items()},
             task_managers=task_managers,
-            nameless=frozenset(it for it in blocked if self._aliases.names_of(it) is None),
+            nameless=frozenset(it for it in blocked if self._aliases_of(it) is None),
             lingering=self._update_lingering(state, task_managers, end_after),
             end_after=end_after,
         )
@@ -338,6 +339,10 @@ class Bridge:
             now = time.time_ns() // 1_000_000
             evidence = job_evidence(job, slow_nodes, self._names.node_of, now)
         return job_report(job.running(), self._names.node_of, evidence)
+
+    def _aliases_of(self, node_id: str) -> frozenset[str] | None:
+        """What else the service calls the node; None if that is not known yet."""
+        return frozenset() if self._aliases is None else self._aliases.names_of(node_id)
 
     # Evacuation.
 

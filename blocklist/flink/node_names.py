@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from blocklist.flink.state import ENDED_STATES, ClusterState, FlinkTaskManager
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError
@@ -122,25 +122,6 @@ _PAUSE: Final = 0.05
 """Seconds between two lookups that renew what is known: a long list must not keep the service busy."""
 
 
-class NodeAliases(Protocol):
-    """Further names and addresses of nodes on the list."""
-
-    def follow(self, listed: Collection[str]) -> None:
-        """These nodes are on the list now."""
-
-    def names_of(self, node_id: str) -> frozenset[str] | None:
-        """None if they have not been looked up yet."""
-
-
-class NoAliases:
-    """Without an inventory."""
-
-    def follow(self, listed: Collection[str]) -> None: ...
-
-    def names_of(self, node_id: str) -> frozenset[str]:  # noqa: ARG002 - as the protocol
-        return frozenset()
-
-
 class InventoryNames:
     """Looks nodes up in a thread of its own, as the service may be slow: rounds must not wait for it.
 
@@ -160,11 +141,13 @@ class InventoryNames:
         self._thread.start()
 
     def follow(self, listed: Collection[str]) -> None:
+        """These nodes are on the list now."""
         if self._listed != frozenset(listed):
             self._listed = frozenset(listed)
             self._changed.set()
 
     def names_of(self, node_id: str) -> frozenset[str] | None:
+        """None if they have not been looked up yet."""
         return self._names.get(node_id)
 
     def close(self) -> None:

@@ -103,6 +103,20 @@ class TestStatus:
         found = of_listener(listener_client, "n", "a")
         assert (found["applied"], found["pendingReason"]) == (False, "its taint cannot be removed")
 
+    def test_a_manager_that_registers_on_an_empty_list_has_freed_nothing_until_it_says_so(
+        self, listener_client: httpx.Client
+    ) -> None:
+        put(listener_client, "n")
+        unblock(listener_client, "n")
+        register(listener_client, "manager", role=RM)
+        assert not of_listener(listener_client, "n", "manager")["applied"]
+        put(listener_client, "m")
+        answer = listener_client.delete("/blocklist/nodes/m", headers={"Prefer": "wait=1"})
+        assert answer.headers["blocklist-applied"] == "0/1"
+        assert answer.headers["blocklist-not-applied"] == "manager"
+        heartbeat(listener_client, "manager", ackedRevision=revision_of(answer))
+        assert of_listener(listener_client, "m", "manager")["applied"]
+
     def test_which_listeners_have_applied_it_and_when(self, listener_client: httpx.Client) -> None:
         for name, role in (("b", RM), ("a", "JOB_MASTER"), ("C", "JOB_MASTER")):
             register(listener_client, name, role=role)
