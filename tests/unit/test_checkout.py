@@ -71,6 +71,18 @@ def test_the_jar_is_loaded_by_java_8() -> None:
     assert {int.from_bytes(data[6:8], "big") for data in classes.values()} == {JAVA_8}
 
 
+def test_without_a_jdk_the_build_of_the_jar_says_what_is_missing(tmp_path: Path) -> None:
+    """`make jar` fails, and `make setup` goes on."""
+    shutil.copytree(ROOT / "spark-agent", tmp_path / "spark-agent", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, str(tmp_path / "spark-agent" / "build.py")]
+    for options, code in (([], 1), (["--if-possible"], 0)):
+        done = subprocess.run([*command, *options], env={"PATH": "/none"}, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert "building it needs a JDK (11 or later)" in done.stderr
+
+
 def test_lock_files_carry_hashes_and_no_addresses() -> None:
     for lock in (ROOT / "requirements").glob("*.txt"):
         text = lock.read_text()
