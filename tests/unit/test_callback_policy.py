@@ -54,11 +54,14 @@ SPECIAL = [
     "127.1",
     "0x7f000001",
     "2130706433",
+    "0177.0.0.1",
+    "017700000001",
     "0.0.0.0",
     "0",
     "[::1]",
     "[::]",
     "[::ffff:127.0.0.1]",
+    "[0:0:0:0:0:ffff:7f00:1]",
     "[::7f00:1]",
     "[64:ff9b::7f00:1]",
     "[2002:7f00:1::]",
@@ -140,6 +143,12 @@ def test_an_unknown_name_gets_the_same_answer_as_a_forbidden_one(resolver: dict[
 def test_a_wide_entry_allows_no_metadata_service_by_a_name_or_a_network() -> None:
     for entries in ("169.254.0.0/16", "169.254.169.0/24", "metadata.internal"):
         assert not allows(entries, "169.254.169.254")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost."])
+def test_the_name_of_this_machine_is_no_other_host(host: str, resolver: dict[str, str]) -> None:
+    resolver |= {"localhost": "127.0.0.1", "localhost.": "127.0.0.1"}
+    assert not allows(EVERYTHING, host)
 
 
 def test_ordinary_addresses_mean_nothing_else() -> None:
