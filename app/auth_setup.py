@@ -65,7 +65,7 @@ def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, O
         roles_claim=settings.oidc_roles_claim,
         name_claim=settings.oidc_name_claim,
     )
-    return {issuer: oidc.OidcVerifier(claims, lambda: oidc.discover_keys(issuer), clock)}
+    return {issuer.rstrip("/"): oidc.OidcVerifier(claims, lambda: oidc.discover_keys(issuer), clock)}
 
 
 def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
@@ -86,7 +86,7 @@ def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> 
         audience=settings.service_account_audience,
         roles=ServiceAccountRoles.parse(settings.service_account_roles),
     )
-    return {issuer: oidc.make_verifier(rules, own, _api_server_url(os.environ), clock)}
+    return {issuer.rstrip("/"): oidc.make_verifier(rules, own, _api_server_url(os.environ), clock)}
 
 
 def _api_server_url(environ: Mapping[str, str]) -> str:

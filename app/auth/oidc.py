@@ -470,10 +470,10 @@ def make_verifier(
 
 
 class JwtVerifiers:
-    """A verifier for each issuer; a JWT is verified by that of the issuer which it names."""
+    """A verifier for each issuer, which is named without a final slash; a JWT names the one that verifies it."""
 
     def __init__(self, verifiers: Mapping[str, OidcVerifier]) -> None:
-        self._verifiers = {issuer.rstrip("/"): verifier for issuer, verifier in verifiers.items()}
+        self._verifiers = verifiers
 
     def cached(self, text: bytes) -> Credential | None:
         """The credential of a JWT that was verified before and is still valid. Records a use."""

@@ -179,8 +179,9 @@ class TestStart:
             monkeypatch.delenv(name, raising=False)
         assert "does not run in a Kubernetes pod" in refusal(**settings)
 
+    @pytest.mark.parametrize("slash", ["", "/"])
     def test_the_issuer_of_people_cannot_be_that_of_the_cluster(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
     ) -> None:
         """Its rules would replace the roles of ServiceAccounts."""
         monkeypatch.setattr(oidc, "FOLDER", tmp_path)
@@ -191,7 +192,7 @@ class TestStart:
             settings = {
                 "service_account_audience": AUDIENCE,
                 "service_account_roles": ROLES,
-                "oidc_issuer": issuer.url,
+                "oidc_issuer": issuer.url + slash,
                 "oidc_audience": AUDIENCE,
             }
             message = refusal(database_url=database_url, auth="tokens", **settings)
