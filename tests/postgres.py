@@ -131,7 +131,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it; return when it answers."""
-        command = [*_unprivileged_prefix(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
+        command = [*unprivileged_prefix(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=_environment(), stdout=log, stderr=log)
         wait_until(self._is_ready)
@@ -189,7 +189,7 @@ class PostgresServer:
         wait_until(lambda: primary.execute("SELECT state FROM pg_stat_replication") == [("streaming",)])
 
     def _run(self, program: str, *options: str) -> None:
-        command = [*_unprivileged_prefix(), str(_program(program)), *options]
+        command = [*unprivileged_prefix(), str(_program(program)), *options]
         done = subprocess.run(
             command, cwd=self._folder, env=_environment(), capture_output=True, text=True, timeout=120, check=False
         )
@@ -229,7 +229,7 @@ def _make_data_folder() -> Path:
     return folder
 
 
-def _unprivileged_prefix() -> list[str]:
+def unprivileged_prefix() -> list[str]:
     """Prefix of PostgreSQL's commands, which refuse to run as root.
 
     Root's folders stay closed to others: the programs may be in one, so this user may pass through all the same.

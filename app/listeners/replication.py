@@ -383,15 +383,15 @@ class ListenerWriter:
 
     async def _renew_replica_lease(self) -> None:
         """Renew this replica's lease. If it had expired, other replicas may have taken over: read everything again."""
-        if not self._ownership.is_valid:
-            self._doubt_ended_leases()
-            if await self._ownership.is_alone():
-                # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease. Nobody knows
-                # whether it still lives. Saved before this replica is live: others then take what is stored as it is.
-                await self._database.unconfirm()
-                await self._reader.sync()
-                self._renew_leases()
-                await self._flush()
+        if not self._ownership.is_valid and await self._ownership.is_alone():
+            # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease, but nobody knows
+            # whether it still lives. Saved before this replica is live: others then take what is stored as it is.
+            silent = self._ended_leases()
+            await self._database.unconfirm()
+            await self._reader.sync()
+            self._doubt(silent)
+            self._renew_leases()
+            await self._flush()
         await self._ownership.renew()
         was_valid = self._ownership.is_valid
         if not was_valid:
@@ -456,11 +456,15 @@ class ListenerWriter:
                 entry.listener = replace(entry.listener, lease_end=now + entry.listener.lease)
                 self._unsaved.add(entry, now)
 
-    def _doubt_ended_leases(self) -> None:
-        """After a pause of this replica, or an outage: a listener whose lease ended meanwhile may have ended, too."""
+    def _ended_leases(self) -> dict[ListenerEntry, int]:
+        """The ends of leases that have ended during a pause of this replica, or an outage."""
         now = self._clock()
-        for entry in self._directory.entries:
-            if not entry.is_live(now):
+        return {entry: entry.listener.lease_end for entry in self._directory.entries if not entry.is_live(now)}
+
+    def _doubt(self, silent: Mapping[ListenerEntry, int]) -> None:
+        """These may have ended as well, unless a heartbeat has arrived."""
+        for entry, lease_end in silent.items():
+            if entry.listener.lease_end == lease_end:
                 entry.listener = replace(entry.listener, confirmed=False)
 
     def _knows_renewals(self) -> bool:

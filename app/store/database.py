@@ -113,9 +113,11 @@ def make_blocking_engine(url: str) -> Engine:
     """A blocking engine for use before or without the service, such as checks and migrations."""
     if not is_postgresql(url):
         return make_engine(url)
-    from app.store.postgresql import connect  # noqa: PLC0415 - loads the driver only for PostgreSQL
+    from app.store import postgresql  # noqa: PLC0415 - loads the driver only for PostgreSQL
 
-    return create_engine("postgresql+psycopg://", creator=lambda: connect(url), poolclass=NullPool)
+    engine = create_engine("postgresql+psycopg://", creator=lambda: postgresql.connect(url), poolclass=NullPool)
+    postgresql.begin_transactions(engine)
+    return engine
 
 
 def make_inspection_engine(url: str) -> Engine:
@@ -193,12 +195,17 @@ def schema_revision(url: str) -> str | None:
     engine = make_inspection_engine(url)
     try:
         with translating_driver_errors(url), engine.connect() as connection:
-            names = set(inspect(connection).get_table_names())
-            # An interrupted first migration leaves Alembic's table, empty.
-            foreign = not ({_MARKER_TABLE, _ALEMBIC_TABLE} <= names or names <= {_ALEMBIC_TABLE})
-            current = None if foreign or not names else _read_revision(connection)
+            return _revision_in(connection, url)
     finally:
         engine.dispose()
+
+
+def _revision_in(connection: Connection, url: str) -> str | None:
+    """The same, of the database at this URL."""
+    names = set(inspect(connection).get_table_names())
+    # An interrupted first migration leaves Alembic's table, empty.
+    foreign = not ({_MARKER_TABLE, _ALEMBIC_TABLE} <= names or names <= {_ALEMBIC_TABLE})
+    current = None if foreign or not names else _read_revision(connection)
     if foreign or (current is not None and _MARKER_TABLE not in names):
         raise SchemaError(
             f"The database {redacted(url)} contains tables of another program ({', '.join(sorted(names)[:3])}): name"
@@ -281,31 +288,29 @@ def migrate(url: str) -> None:
 
 
 def _migrate_postgresql(url: str, engine: Engine) -> None:
-    with engine.connect() as connection:
-        connection.exec_driver_sql("SET statement_timeout = 0; SET lock_timeout = 0")
-        # A session lock, as each migration has its own transaction; other replicas wait for it without a timeout.
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
-        connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'")
-        connection.commit()
-        schema_revision(url)  # A newer version of the service may have migrated it meanwhile.
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while not _try_upgrade(connection):
-            if time.monotonic() > deadline:
-                raise SchemaError(
-                    f"The database {redacted(url)} was not migrated: for a minute an open transaction held one of"
-                    " its tables (see pg_stat_activity). End it, and migrate again."
-                )
-            time.sleep(_LOCK_TIMEOUT_SECONDS)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not _try_upgrade(url, engine):
+        if time.monotonic() > deadline:
+            raise SchemaError(
+                f"The database {redacted(url)} was not migrated: for a minute an open transaction held one of"
+                " its tables (see pg_stat_activity). End it, and migrate again."
+            )
+        time.sleep(_LOCK_TIMEOUT_SECONDS)
 
 
-def _try_upgrade(connection: Connection) -> bool:
+def _try_upgrade(url: str, engine: Engine) -> bool:
     """Run the migrations; False if a table that one of them changes is locked."""
     try:
-        _upgrade(connection)
+        with engine.begin() as connection:
+            # Until the end of the transaction; other replicas wait for it without a timeout.
+            connection.exec_driver_sql("SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'")
+            _revision_in(connection, url)  # A newer version of the service may have migrated it meanwhile.
+            _upgrade(connection)
     except OperationalError as error:
         if sqlstate(error) != _LOCK_NOT_AVAILABLE:
             raise
-        connection.rollback()
         return False
     return True
 

@@ -55,9 +55,13 @@ _POSTGRESQL: Final[Mapping[str, str]] = {
     "XX002": DAMAGED,
 }
 _CONNECTION_ERRORS: Final = (
-    (re.compile(r"password|pg_hba\.conf|role \".*\" (does not exist|is not permitted)"), _LOGIN_REFUSED),
+    (
+        re.compile("unsupported startup parameter"),
+        "The pooler rejects a parameter of the URL, such as `options`: leave it out, and use ALTER ROLE … SET instead.",
+    ),
+    (re.compile(r"password|SASL|pg_hba\.conf|role \".*\" (does not exist|is not permitted)"), _LOGIN_REFUSED),
     (re.compile(r"database \".*\" does not exist"), "The database does not exist: create it with CREATE DATABASE."),
-    (re.compile("too many (clients|connections)|connection slots"), _TOO_MANY_CONNECTIONS),
+    (re.compile("too many (clients|connections)|connection slots|no more connections allowed"), _TOO_MANY_CONNECTIONS),
     (re.compile("its encoding is"), "Create a database with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0."),
     (re.compile("session is read-only|hot standby mode"), _READ_ONLY),
     (re.compile("starting up|shutting down|not yet accepting|recovery"), _STARTING),

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from threading import Timer
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -22,12 +23,14 @@ from sqlalchemy import (
     ARRAY,
     CTE,
     BigInteger,
+    Engine,
     Select,
     Table,
     Text,
     bindparam,
     cast,
     delete,
+    event,
     func,
     insert,
     not_,
@@ -74,6 +77,8 @@ CHANNEL: Final = "blocklist"
 """The channel of notifications."""
 POLL_SECONDS: Final = 0.5
 """Interval of the poll: the maximum delay of a missed notification."""
+POOLER_POLL_SECONDS: Final = 0.1
+"""The same behind a pooler, which does not pass on notifications."""
 RETRY_SECONDS: Final = 0.5
 _HEADS: Final = """
 SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = 'listeners'),
@@ -97,13 +102,14 @@ class PostgresStore(Store):
         lock_timeout = min(LOCK_TIMEOUT_SECONDS, timeout_seconds / 3)
         self._engine = create_async_engine(
             "postgresql+psycopg://",
-            async_creator=lambda: connect_async(url, lock_timeout=lock_timeout),
+            async_creator=lambda: connect_async(url),
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_timeout=timeout_seconds,
         )
         # A read with several queries needs one snapshot: a compaction in between would look like a gap.
-        self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        begin_transactions(self._engine.sync_engine, lock_timeout)
+        self._read_engine = self._engine.execution_options(**{SNAPSHOT: True})
         # If this replica stalls with the log locked, the others go on before they take that for an outage.
         self._stall_seconds = min(STALL_SECONDS, timeout_seconds / 2)
         self._committer: psycopg.AsyncConnection | None = None
@@ -122,7 +128,7 @@ class PostgresStore(Store):
 
         The server may have changed since the last one, so this starts a new history if its timeline has.
         """
-        connection = await connect_async(self._url, autocommit=True)
+        connection = await connect_async(self._url)
         try:
             with deadline(self._timeout_seconds, connection):
                 timeline = await _unrecorded_timeline(connection)
@@ -388,13 +394,27 @@ async def _write_changes(
         rows["removed"] = _array(automatic.removed)
     head = {"after": after, "history": history, "last": new[-1].revision, "note": note}
     parameters = {**commit.constants, **rows, **head}
-    if connection.info.transaction_status == TransactionStatus.IDLE:
-        cursor = await connection.execute(commit.sql, parameters)
+    in_transaction = connection.info.transaction_status != TransactionStatus.IDLE
+    if keeps_session(connection) and not in_transaction:
+        written = (await connection.execute(commit.sql, parameters)).rowcount
     else:
         # In one message, as others wait: it is not prepared, but saves a round trip.
-        cursor = await psycopg.AsyncClientCursor(connection).execute(f"{commit.sql}; COMMIT", parameters)
-    if cursor.rowcount != 1:
+        begin = "" if in_transaction else f"{begin_statements()};"
+        *_, written, _ = await _execute_all(connection, f"{begin} {commit.sql}; COMMIT", parameters)
+    if written != 1:
         raise StaleError(f"the log is not at revision {after}")
+
+
+async def _execute_all(
+    connection: psycopg.AsyncConnection, statements: str, parameters: Mapping[str, Any]
+) -> list[int]:
+    """Execute several statements in one round trip; the number of rows of each."""
+    cursor = psycopg.AsyncClientCursor(connection)  # Otherwise several statements cannot have parameters.
+    await cursor.execute(statements.encode(), parameters)
+    rows = [cursor.rowcount]
+    while cursor.nextset():
+        rows.append(cursor.rowcount)
+    return rows
 
 
 def _array(values: Sequence[str | int | None]) -> str:
@@ -431,13 +451,6 @@ def _tail_statement() -> Any:
 _TAIL: Final = str(_tail_statement().compile(dialect=dialect()))  # type: ignore[no-untyped-call]
 
 
-_LOCK: Final = """
-BEGIN;
-SET LOCAL idle_in_transaction_session_timeout = %(stall)s;
-SELECT FROM log_head FOR UPDATE;
-"""
-
-
 async def _log_tail(connection: psycopg.AsyncConnection, since: int, limit: int) -> LogTail:
     """See queries.log_tail. SQLAlchemy's pool and a REPEATABLE READ transaction would cost four round trips."""
     cursor = connection.cursor(binary=True)
@@ -447,9 +460,9 @@ async def _log_tail(connection: psycopg.AsyncConnection, since: int, limit: int)
 
 async def _locked_tail(connection: psycopg.AsyncConnection, since: int, limit: int, stall_seconds: float) -> LogTail:
     """Begin a transaction with the log locked, and read the tail, in one round trip."""
-    cursor = psycopg.AsyncClientCursor(connection)  # several statements cannot have parameters
-    stall = max(1, round(stall_seconds * 1000))
-    await cursor.execute(_LOCK + _TAIL, {"stall": stall, "since": since, "rows": limit + 1})
+    cursor = psycopg.AsyncClientCursor(connection)  # Otherwise several statements cannot have parameters.
+    lock = f"{begin_statements(stall_seconds=stall_seconds)}; SELECT FROM log_head FOR UPDATE; {_TAIL}"
+    await cursor.execute(lock.encode(), {"since": since, "rows": limit + 1})
     while cursor.nextset():
         pass
     return _as_tail(await cursor.fetchall(), since, limit)
@@ -523,9 +536,13 @@ class Notifications:
         self._last_poll_at = time.monotonic()
         connection = await self._connect()
         try:
+            self._heads = []
+            if not keeps_session(connection):
+                while True:
+                    await self._poll(connection, callbacks)
+                    await asyncio.sleep(POOLER_POLL_SECONDS)
             with deadline(self._timeout_seconds, connection):
                 await connection.execute(f"LISTEN {CHANNEL}")
-            self._heads = []
             while True:
                 await self._poll(connection, callbacks)
                 async for note in connection.notifies(timeout=POLL_SECONDS):
@@ -561,6 +578,8 @@ def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str) -> None:
 
 CONNECT_TIMEOUT_SECONDS: Final = 2
 """Timeout for connecting to each host in the URL; the minimum that libpq supports."""
+FIRST_ANSWER_SECONDS: Final = 10
+"""Timeout for the first answer before the start: a pooler accepts connections while the server is away."""
 LOCK_TIMEOUT_SECONDS: Final = 2.0
 """How long a replica waits for a lock, and so blocks others that wait for what it has locked itself."""
 GRACE_SECONDS: Final = 0.5
@@ -569,54 +588,106 @@ GRACE_SECONDS: Final = 0.5
 STALL_SECONDS: Final = 2.0
 """How long a replica that stalls inside a transaction blocks others; then PostgreSQL ends its session."""
 
-# - Nothing is acknowledged before it is on disk, whatever the server's default for synchronous_commit.
-# - The isolation level does not depend on the server's default.
+SNAPSHOT: Final = "snapshot"
+"""Execution option of an engine all of whose queries in a transaction see one state of the database."""
+
+
+def begin_statements(
+    isolation: str = "READ COMMITTED", *, lock_timeout: float | None = None, stall_seconds: float | None = None
+) -> str:
+    """Begin a transaction that depends on no default of the server, and on nothing that was set in the session.
+
+    - Its isolation level is that, and nothing is acknowledged before it is on disk.
+    - It waits for a lock for `lock_timeout` seconds at most.
+    - It may stall for `stall_seconds` at most: then PostgreSQL ends its session.
+    - Nothing else ends a statement: there are deadlines.
+    """
+    return f"BEGIN ISOLATION LEVEL {isolation}; {_settings('LOCAL', lock_timeout, stall_seconds)}"
+
+
+def _settings(scope: str, lock_timeout: float | None = None, stall_seconds: float | None = None) -> str:
+    limits = {
+        "lock_timeout": LOCK_TIMEOUT_SECONDS if lock_timeout is None else lock_timeout,
+        "idle_in_transaction_session_timeout": STALL_SECONDS if stall_seconds is None else stall_seconds,
+    }
+    statements = [f"SET {scope} {name} = {max(1, round(1000 * seconds))}" for name, seconds in limits.items()]
+    on_disk = (
+        f"SELECT set_config('synchronous_commit', 'on', {scope == 'LOCAL'})"
+        " WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    return "; ".join([*statements, f"SET {scope} statement_timeout = 0", on_disk])
+
+
+def begin_transactions(engine: Engine, lock_timeout: float | None = None) -> None:
+    """Let each transaction of the engine begin with `begin_statements`."""
+    plain, snapshot = (
+        begin_statements(level, lock_timeout=lock_timeout) for level in ("READ COMMITTED", "REPEATABLE READ")
+    )
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(snapshot if connection.get_execution_options().get(SNAPSHOT) else plain)
+
+
+def keeps_session(connection: psycopg.Connection | psycopg.AsyncConnection) -> bool:
+    """Whether one session of the server belongs to the connection: settings and LISTEN last, statements are prepared.
+
+    Behind a pooler such as PgBouncer each transaction may run in another session.
+    """
+    return connection.prepare_threshold is not None
+
+
+# For statements without a transaction; and how soon the server notices that a client is lost.
 _SESSION_SETTINGS: Final = """
 SET default_transaction_isolation = 'read committed';
 SET tcp_keepalives_idle = 20;
 SET tcp_keepalives_interval = 5;
 SET tcp_keepalives_count = 3;
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
 
 
 def connect(url: str) -> psycopg.Connection:
-    """A blocking connection, for use before the start. Raises psycopg.Error, also if the encoding is not UTF8."""
+    """A blocking connection with autocommit, for use before the start.
+
+    Raises psycopg.Error, also if the encoding is not UTF8, or if there is no answer within FIRST_ANSWER_SECONDS.
+    """
     connection = psycopg.connect(**_arguments(url))
     if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
         connection.close()
         raise psycopg.NotSupportedError(f"its encoding is {encoding}")
+    timer = Timer(FIRST_ANSWER_SECONDS, abort, [connection])
+    timer.start()
     try:
-        connection.execute(_session_settings(LOCK_TIMEOUT_SECONDS))
-        connection.autocommit = False
-    except psycopg.Error:
+        [pid] = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
+    except psycopg.Error as error:
         connection.close()
+        if timer.finished.is_set():
+            raise psycopg.OperationalError(f"no answer within {FIRST_ANSWER_SECONDS} s") from error
         raise
+    finally:
+        timer.cancel()
+    if pid != connection.info.backend_pid:
+        connection.prepare_threshold = None  # The connection is to a pooler: see keeps_session.
     return connection
 
 
-async def connect_async(
-    url: str, *, autocommit: bool = False, lock_timeout: float = LOCK_TIMEOUT_SECONDS
-) -> psycopg.AsyncConnection:
-    """A connection for the event loop, whose statements wait for a lock for `lock_timeout` seconds at most.
+async def connect_async(url: str) -> psycopg.AsyncConnection:
+    """A connection with autocommit for the event loop.
 
     Raises psycopg.Error, or TimeoutError if the server stalls after the login.
     """
     connection = await psycopg.AsyncConnection.connect(**_arguments(url))
     try:
         with deadline(CONNECT_TIMEOUT_SECONDS, connection):
-            await connection.execute(_session_settings(lock_timeout))
-            await connection.set_autocommit(autocommit)
+            [pid] = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (None,)
+            if pid != connection.info.backend_pid:
+                connection.prepare_threshold = None  # As above.
+            else:
+                await connection.execute(f"{_SESSION_SETTINGS} {_settings('SESSION')}".encode())
     except BaseException:
         await connection.close()
         raise
     return connection
-
-
-def _session_settings(lock_timeout: float) -> bytes:
-    milliseconds = {"lock_timeout": lock_timeout * 1000, "idle_in_transaction_session_timeout": STALL_SECONDS * 1000}
-    limits = "; ".join(f"SET {name} = {max(1, round(value))}" for name, value in milliseconds.items())
-    return f"{_SESSION_SETTINGS} {limits}".encode()
 
 
 def _arguments(url: str) -> dict[str, Any]:
@@ -627,6 +698,10 @@ def _arguments(url: str) -> dict[str, Any]:
         "target_session_attrs": "read-write",
         "application_name": "blocklist",
         "client_encoding": "UTF8",
+        # A firewall forgets a connection that is idle for longer: the next statement would wait for an answer.
+        "keepalives_idle": 20,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
     }
     return {**defaults, **url_parameters, "autocommit": True}
 
@@ -654,7 +729,7 @@ def deadline(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[No
             timer.cancel()
 
 
-def abort(connection: psycopg.AsyncConnection) -> None:
+def abort(connection: psycopg.Connection | psycopg.AsyncConnection) -> None:
     """Make operations that wait on this connection fail now.
 
     It shuts down the socket: psycopg's cancel would send a request to the unresponsive server, and wait for it.

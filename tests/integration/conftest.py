@@ -6,7 +6,7 @@ The database is a SQLite file. Tests marked with `databases("sqlite", "postgresq
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.integration.process import ServiceProcess, environment, free_port, ru
 from tests.integration.receiver import Receiver, receiving
 from tests.integration.replicas import Replicas, running_replicas
 from tests.integration.secured import SecuredService, secured_service
+from tests.pgbouncer import pgbouncer
 from tests.postgres import PostgresServer
 
 numbers = count(1)
@@ -62,11 +63,17 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def databases(request: pytest.FixtureRequest) -> Databases:
-    """The databases of the services of a test."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        return SqliteFiles(request.getfixturevalue("migrated"))
-    return PostgresDatabases(request.getfixturevalue("postgres"))
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """The databases of the services of a test: sqlite, postgresql, or behind a PgBouncer in this mode."""
+    kind = getattr(request, "param", "sqlite")
+    if kind == "sqlite":
+        yield SqliteFiles(request.getfixturevalue("migrated"))
+        return
+    server = request.getfixturevalue("postgres")
+    mode = kind.partition("-")[2]
+    # What docs/replicas.md calls enough for two replicas.
+    with pgbouncer(server, mode, pool_size=14 if mode == "session" else 4) if mode else nullcontext() as port:
+        yield PostgresDatabases(server, port=port)
 
 
 @pytest.fixture

@@ -56,10 +56,16 @@ class SqliteFiles:
 
 
 class PostgresDatabases:
-    """Copies of a migrated database on one server, with timeouts of `timeout_seconds`."""
+    """Copies of a migrated database on one server, with timeouts of `timeout_seconds`.
 
-    def __init__(self, server: PostgresServer, *, timeout_seconds: int = _TIMEOUT_SECONDS) -> None:
+    `port` is that of a pooler, through which services connect.
+    """
+
+    def __init__(
+        self, server: PostgresServer, *, timeout_seconds: int = _TIMEOUT_SECONDS, port: int | None = None
+    ) -> None:
         self._server = server
+        self._port = port or server.port
         self._timeout_seconds = timeout_seconds
         self._names: dict[Path, str] = {}
         self._template = self._name()
@@ -71,7 +77,8 @@ class PostgresDatabases:
         if folder not in self._names:
             self._names[folder] = self._name()
             self._server.create(self._names[folder], template=self._template)
-        return f"{self._server.url(self._names[folder])}?connect_timeout={self._timeout_seconds}"
+        url = self._server.url(self._names[folder]).replace(f":{self._server.port}/", f":{self._port}/")
+        return f"{url}?connect_timeout={self._timeout_seconds}"
 
     def settings(self, folder: Path) -> dict[str, str]:
         """See Databases."""

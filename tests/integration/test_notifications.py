@@ -24,7 +24,7 @@ async def receiving(
     url: str, callbacks: dict[Topic, OnRemoteChange], payloads: list[str], until: asyncio.Event
 ) -> None:
     """Send these notifications while others are received, until the event is set."""
-    connect = partial(connect_async, url, autocommit=True)
+    connect = partial(connect_async, url)
     notifications = Notifications(
         connect, lambda error, _: pytest.fail(repr(error)), lambda: None, ClockOffset(unix_millis), "this", 10
     )

@@ -22,7 +22,7 @@ def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
 
 def test_an_answer_after_the_deadline_is_a_timeout(url: str) -> None:
     async def ask() -> None:
-        connection = await connect_async(url, autocommit=True)
+        connection = await connect_async(url)
         with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"), deadline(0.1, connection):
             await connection.execute("SELECT pg_sleep(60)")
         with pytest.raises(psycopg.OperationalError):
@@ -34,7 +34,7 @@ def test_an_answer_after_the_deadline_is_a_timeout(url: str) -> None:
 
 def test_an_answer_received_while_the_process_was_paused_is_used(url: str) -> None:
     async def ask() -> None:
-        connection = await connect_async(url, autocommit=True)
+        connection = await connect_async(url)
         with deadline(0.1, connection):
             asked = asyncio.create_task(connection.execute("SELECT 1"))
             await asyncio.sleep(0)

@@ -24,7 +24,10 @@ from tests.integration.replicas import Replicas, comparable_response, wait_until
 from tests.integration.test_claims import claim
 from tests.postgres import PostgresServer
 
-pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
+pytestmark = [
+    pytest.mark.databases("postgresql", "pgbouncer-transaction", "pgbouncer-session"),
+    pytest.mark.xdist_group("replicas"),
+]
 
 WRITERS: Final = 6
 TURNS: Final = 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
@@ -17,7 +18,7 @@ from tests.integration.process import wait_until
 from tests.integration.replicas import Replicas, running_replicas
 from tests.integration.test_sessions import COOKIE, csrf_of, log_in
 
-pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
+pytestmark = [pytest.mark.databases("postgresql", "pgbouncer-transaction"), pytest.mark.xdist_group("replicas")]
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,10 @@ def visitors(secured: Replicas) -> Iterator[Sequence[httpx.Client]]:
         client.close()
 
 
-def create_token(client: httpx.Client, role: str = "reader") -> dict[str, Any]:
-    made: dict[str, Any] = client.post("/tokens", json={"name": "anna", "role": role}).raise_for_status().json()
+def create_token(client: httpx.Client, role: str = "reader", **fields: Any) -> dict[str, Any]:
+    made: dict[str, Any] = (
+        client.post("/tokens", json={"name": "anna", "role": role, **fields}).raise_for_status().json()
+    )
     return made
 
 
@@ -107,6 +110,27 @@ def test_a_session_ends_with_its_token_at_every_replica(
     assert admins[0].delete(f"/tokens/{made['id']}").status_code == 204
     assert here.get("/blocklist").status_code == 401
     wait_until(lambda: there.get("/blocklist").status_code == 401)
+
+
+def test_a_session_has_the_restriction_of_its_token_at_a_replica_that_does_not_know_the_token_yet(
+    admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client]
+) -> None:
+    sessions = []
+    for here, there in islice(cycle([(0, 1), (1, 0)]), 6):
+        made = create_token(admins[here], "operator", owners=["maintenance"])
+        assert log_in(visitors[here], made["token"]).status_code == 303
+        sessions.append((visitors[there], {"Cookie": f"{COOKIE}={visitors[here].cookies.get(COOKIE)}"}))
+        visitors[here].cookies.clear()
+        check_restricted(*sessions[-1])
+    time.sleep(1)  # Now the tokens are known.
+    for session in sessions:
+        check_restricted(*session)
+
+
+def check_restricted(visitor: httpx.Client, cookie: dict[str, str]) -> None:
+    """The session may read, but not change anything by the page."""
+    assert visitor.get("/blocklist", headers=cookie).status_code == 200
+    assert visitor.get("/page/block", headers=cookie).status_code == 403
 
 
 def test_the_sessions_of_a_user_are_limited_for_all_replicas_together(
