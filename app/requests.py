@@ -30,7 +30,6 @@ from blocklist.model.listener import MAX_REASON_LENGTH as MAX_REFUSAL_LENGTH
 from blocklist.model.names import normalize_name
 from blocklist.model.node import (
     MAX_CAUSE_LENGTH,
-    MIN_TIMESTAMP,
     PERMANENT,
     BlockAction,
     BlockedNode,
@@ -40,7 +39,7 @@ from blocklist.model.node import (
 )
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
 from blocklist.model.roles import check_token_name
-from blocklist.wire.body import ID_PATTERN, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
+from blocklist.wire.body import ID_SCHEMA, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
 from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName
 from blocklist.wire.nodes import ActionName
 from blocklist.wire.tokens import RoleName
@@ -61,15 +60,14 @@ def _check_if_text(value: object) -> object:
 MillisIn = Annotated[
     int,
     BeforeValidator(parse_millis),
-    WithJsonSchema(
-        {"anyOf": [MILLIS_STRING, {"type": "integer", "minimum": MIN_TIMESTAMP, "maximum": PERMANENT}]},
-        mode="validation",
-    ),
+    # Integers are read too, but a choice of types makes a class of its own in generated clients.
+    WithJsonSchema(dict(MILLIS_STRING), mode="validation"),
 ]
 Flag = Annotated[
     bool,
     BeforeValidator(_parse_flag),
-    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["true", "false"]}]}),
+    # The texts `true` and `false` are read too; see MillisIn.
+    WithJsonSchema({"type": "boolean"}),
 ]
 Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE_LENGTH), BeforeValidator(_check_if_text)]
 
@@ -175,8 +173,8 @@ def _check_callback_url(text: str) -> str:
     return text
 
 
-Id = Annotated[str, AfterValidator(check_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
-NodeId = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+Id = Annotated[str, AfterValidator(check_id), Field(json_schema_extra=dict(ID_SCHEMA))]
+NodeId = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra=dict(ID_SCHEMA))]
 _ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
 Reason = Annotated[
     str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
@@ -397,7 +395,7 @@ class SessionBody(RequestBody):
     session_id: Id
 
 
-Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra={"pattern": ID_PATTERN})]
+Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra=dict(ID_SCHEMA))]
 
 
 MAX_OWNERS: Final = 32

@@ -19,7 +19,7 @@ from app.watch import DIRECT, ChangeFeed, EventStream, StreamResponse, parse_cur
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
 from blocklist.model.node import check_node_id, check_text
-from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN, dump_json
+from blocklist.wire.body import ID_SCHEMA, TEXT_PATTERN, dump_json
 from blocklist.wire.changes import ChangesPage, change_body
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ async def _change_filter(
         str | None,
         Query(
             description="Only changes of this node, under any name of its machine.",
-            json_schema_extra={"pattern": ID_PATTERN},
+            json_schema_extra=dict(ID_SCHEMA),
         ),
     ] = None,
     created_by: Annotated[

@@ -42,7 +42,7 @@ from blocklist.model.draft import Draft, PutClaim, not_blocked_message
 from blocklist.model.errors import NotFoundError
 from blocklist.model.node import MAX_NODES, BlockedNode, check_node_id
 from blocklist.model.tracker import BlocklistTracker, claims_on
-from blocklist.wire.body import ID_PATTERN, Json, dump_json, parse_json
+from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.nodes import (
     ClaimsPage,
     DryRunBody,
@@ -106,8 +106,11 @@ class ClaimedNodes(NamedTuple):
 
 router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER])
 
-_PART: Final = r"(?!\.{1,2}(?:/|(?![\s\S])))(?!\s)[^*/\x00-\x1f\x7f-\x9f\ufffd]+(?<!\s)"
-OWNER_PATTERN: Final = rf"^{_PART}(/{_PART})*(?![\s\S])"
+_ANY: Final = r"[^*/\x00-\x1f\x7f-\x9f\ufffd]"
+_EDGE: Final = r"[^\s*/.\x00-\x1f\x7f-\x9f\ufffd]"
+# No white space at the edges, and neither `.` nor `..`.
+_PART: Final = rf"(?:{_EDGE}(?:{_ANY}*(?:{_EDGE}|\.))?|\.{_ANY}*{_EDGE}|\.{_ANY}+\.)"
+OWNER_PATTERN: Final = rf"^{_PART}(?:/{_PART})*$"
 """The rule of check_owner, for JSON Schema."""
 _PUT_PARAMETERS: Final = Depends(AllowedParameters("dryRun", "force", "strict"))
 _REFUSED: Final = (
@@ -246,7 +249,7 @@ async def get_claims(
     limit: Annotated[Limit, Query(description="Maximum number of nodes in a page.")] = 100,
     after: Annotated[
         str | None,
-        Query(description="Only nodes after this id.", json_schema_extra={"pattern": ID_PATTERN}),
+        Query(description="Only nodes after this id.", json_schema_extra=dict(ID_SCHEMA)),
     ] = None,
     at: Annotated[
         Timestamp | None, Query(description="The claims as they were at this time (Unix ms), without dismissals.")
@@ -331,7 +334,7 @@ async def delete_claims(
             min_length=1,
             max_length=MAX_NODES,
             description="The nodes; may be repeated, as often as a URL of 8 KiB has room.",
-            json_schema_extra={"items": {"type": "string", "pattern": ID_PATTERN}},
+            json_schema_extra={"items": {"type": "string", **ID_SCHEMA}},
         ),
     ],
 ) -> Response:

@@ -23,7 +23,7 @@ from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockedNode, TaskCount, check_node_id
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.selector import Selector
-from blocklist.wire.body import ID_PATTERN, Json, dump_json
+from blocklist.wire.body import ID_SCHEMA, Json, dump_json
 from blocklist.wire.listeners import DriftListBody, KnownNodeBody, KnownNodesPage, drift_list_body
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
@@ -59,7 +59,7 @@ async def get_nodes(
     request: Request,
     after: Annotated[
         str | None,
-        Query(description="Nodes behind this id: `next` of a page.", json_schema_extra={"pattern": ID_PATTERN}),
+        Query(description="Nodes behind this id: `next` of a page.", json_schema_extra=dict(ID_SCHEMA)),
         AfterValidator(lambda text: text if text is None else check_node_id(text)),
     ] = None,
     limit: Annotated[Limit, Query(description="Maximum number of nodes in a page.")] = 100,

@@ -18,7 +18,7 @@ from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.listener import Report
 from blocklist.model.roles import Role
-from blocklist.wire.body import ID_PATTERN, Json, dump_json, parse_json
+from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     REPORT_FIELDS,
     EvidenceListBody,
@@ -38,7 +38,7 @@ SessionId = Annotated[
     Query(
         alias="sessionId",
         description="Remove only this session of the listener; without it, any.",
-        json_schema_extra={"pattern": ID_PATTERN},
+        json_schema_extra=dict(ID_SCHEMA),
     ),
 ]
 """The session that a process ends, so that it does not remove its successor."""

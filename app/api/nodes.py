@@ -49,7 +49,7 @@ from blocklist.model.errors import NotFoundError
 from blocklist.model.names import several_message
 from blocklist.model.node import BlockedNode
 from blocklist.model.selector import Selector
-from blocklist.wire.body import ID_PATTERN, parse_json
+from blocklist.wire.body import ID_SCHEMA, parse_json
 from blocklist.wire.nodes import DryRunBody, NodeBody, NodeResult, UnblockedNode
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
@@ -69,13 +69,18 @@ _CONFLICT = (
     " listener knows it (`unknown-node`); nothing was changed."
 )
 _ONE_NODE_BODY = body_schema("BlockRequest")
-_NODES_BODY = body_schema({"anyOf": [nodes_body_schema("BlockRequest"), {"$ref": "#/components/schemas/BlockRequest"}]})
-_DRY_RUN_RESPONSE = {"model": DryRunBody, "description": "With `dryRun=true` what it would do; nothing was changed."}
+# With a selector the body is one BlockRequest; a choice of both would be nothing that generators of clients compile.
+_NODES_BODY = body_schema(nodes_body_schema("BlockRequest"))
+# Generated clients read every answer as the one with the lowest code, so this one is also a node.
+_DRY_RUN_RESPONSE: Final[dict[str, Any]] = {
+    "model": NodeBody | DryRunBody,
+    "description": "With `dryRun=true` what it would do: a DryRunBody; nothing was changed.",
+}
 # Without a schema, because a schema would forbid the empty body.
 _UNBLOCKED: Final[dict[str, Any]] = {
     "headers": {
         "Blocklist-Node": {
-            "schema": {"type": "string", "pattern": ID_PATTERN},
+            "schema": {"type": "string", **ID_SCHEMA},
             "description": "The name under which the node was blocked. Not with `dryRun=true`.",
         }
     },

@@ -23,6 +23,7 @@ from app.requests import BlockRequest, ClaimRequest, HeartbeatBody, Registration
 from blocklist import __version__
 from blocklist.wire.body import dump_json
 from blocklist.wire.changes import PushBody
+from blocklist.wire.nodes import NodeResult, PutClaimResult, RemovedClaimBody, UnblockedNode
 
 _MODELS = (
     AlertmanagerPost,
@@ -37,6 +38,11 @@ _MODELS = (
     ConflictProblem,
     ConflictsProblem,
     CompactedProblem,
+    # In answers that are described as any object: see _open_choice.
+    NodeResult,
+    UnblockedNode,
+    PutClaimResult,
+    RemovedClaimBody,
 )
 _DESCRIPTION = """Keeps one list of machines on which a data platform must not run work: the blocklist API of FLIP-224.
 
@@ -73,8 +79,11 @@ def _build(app: FastAPI) -> dict[str, Any]:
             operation["responses"].pop("422", None)
             for parameter in operation.get("parameters", ()):
                 _simplify(parameter)
+            for response in operation["responses"].values():
+                for content in response.get("content", {}).values():
+                    _open_choice(content)
     _add_security(app, built)
-    return built
+    return _with_inline_enumerations(built)
 
 
 def _add_models(schemas: dict[str, Any]) -> None:
@@ -97,10 +106,46 @@ def _simplify(parameter: dict[str, Any]) -> None:
         # Several lines of a header mean the same as one with their values (RFC 9110), and every value is a string.
         parameter["schema"] = {"type": "string", "title": schema["title"]}
         return
+    if {"type": "boolean"} in schema.get("anyOf", ()):
+        # In a URL `true` is a text anyway.
+        parameter["schema"] = {"type": "boolean", "title": schema["title"]}
+        return
     if {"type": "null"} in schema.get("anyOf", ()):
         schema["anyOf"].remove({"type": "null"})
         if len(schema["anyOf"]) == 1:
             parameter["schema"] = {**schema.pop("anyOf")[0], **schema}
+
+
+def _open_choice(content: dict[str, Any]) -> None:
+    """Describe a choice between a map and something else as any object: openapi-generator has no such type in Java."""
+    choice = content.get("schema", {}).get("anyOf", ())
+    values = [one["additionalProperties"]["$ref"] for one in choice if "additionalProperties" in one]
+    if values:
+        value, other = (ref.rpartition("/")[2] for ref in (*values, choice[-1]["$ref"]))
+        text = f"By node id a `{value}`; with `dryRun=true` a `{other}`."
+        content["schema"] = {"type": "object", "additionalProperties": True, "description": text}
+
+
+def _with_inline_enumerations(built: dict[str, Any]) -> dict[str, Any]:
+    """The document without schemas that are only an enumeration: in Go their values are constants of one package."""
+    schemas = built["components"]["schemas"]
+    enumerations = {
+        f"#/components/schemas/{name}": {"type": "string", "enum": schemas.pop(name)["enum"]}
+        for name in [name for name, schema in schemas.items() if "enum" in schema]
+    }
+
+    def inline(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.get("type") == "boolean":
+                # Java's enumerations have no flags.
+                value = {name: each for name, each in value.items() if name not in {"const", "enum"}}
+            if value.get("type") == "integer":
+                # Revisions and Unix milliseconds are too large for an integer of Java without it.
+                value = {**value, "format": "int64"}
+            return enumerations.get(value.get("$ref", "")) or {name: inline(each) for name, each in value.items()}
+        return list(map(inline, value)) if isinstance(value, list) else value
+
+    return dict(inline(built))
 
 
 def _add_security(app: FastAPI, built: dict[str, Any]) -> None:

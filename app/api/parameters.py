@@ -14,7 +14,7 @@ from app.service import Service, service_of
 from app.store.queries import PastList
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_id, check_node_id
-from blocklist.wire.body import ID_PATTERN
+from blocklist.wire.body import ID_SCHEMA
 
 MIN_REVISION_TIMEOUT: Final = 2.0
 """Maximum time that `minRevision` waits for this replica, in seconds."""
@@ -41,7 +41,7 @@ async def _node_id(
             " machine in any case, as short or full name, and as address in any spelling: the answer has an address in"
             " its shortest form, without brackets, zone and port.",
             examples=["worker-17"],
-            json_schema_extra={"pattern": ID_PATTERN},
+            json_schema_extra=dict(ID_SCHEMA),
         ),
     ],
 ) -> str:
@@ -58,7 +58,7 @@ async def _resource_id(
         Path(
             description="The id; same characters as a node id.",
             examples=["app-20261121101500-0001"],
-            json_schema_extra={"pattern": ID_PATTERN},
+            json_schema_extra=dict(ID_SCHEMA),
         ),
     ],
 ) -> str:

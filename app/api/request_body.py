@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from app.auth.credential import PRINCIPAL_KEY
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.node import MAX_NODES, check_node_id
-from blocklist.wire.body import ID_PATTERN, parse_json
+from blocklist.wire.body import ID_SCHEMA, parse_json
 
 T = TypeVar("T")
 MAX_NODE_BODY: Final = 64 * 1024
@@ -38,7 +38,7 @@ def nodes_body_schema(model: str) -> dict[str, Any]:
     """The schema of a body that has such a model for each of several nodes."""
     return {
         "type": "object",
-        "propertyNames": {"pattern": ID_PATTERN},
+        "propertyNames": dict(ID_SCHEMA),
         "additionalProperties": {"$ref": f"#/components/schemas/{model}"},
         "minProperties": 1,
         "maxProperties": MAX_NODES,

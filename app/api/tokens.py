@@ -15,7 +15,7 @@ from app.service import service_of
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
 from blocklist.wire.body import dump_json, parse_json
-from blocklist.wire.tokens import IdentityBody, NewTokenBody, TokensBody, new_token_body, token_body
+from blocklist.wire.tokens import CreatedTokenBody, IdentityBody, TokensBody, new_token_body, token_body
 
 router = APIRouter(tags=["Tokens"])
 
@@ -40,7 +40,7 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
     summary="Create a token",
     operation_id="createToken",
     status_code=201,
-    response_model=NewTokenBody,
+    response_model=CreatedTokenBody,
     responses=problem_responses(400, 403, 413, 503, _403="The role is not admin, or authentication is off."),
     openapi_extra=body_schema("TokenRequest"),
 )

@@ -516,12 +516,12 @@ class BlocklistClient:
         what is not an owner.
         """
         from blocklist.model.roles import check_token_name
-        from blocklist.wire.tokens import NewTokenBody
+        from blocklist.wire.tokens import CreatedTokenBody
 
         body: dict[str, object] = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}
         if owners is not None:
             body["owners"] = list(owners)
-        return parse_body(NewTokenBody, self._request("POST", "/tokens", json=body).object()).value()
+        return parse_body(CreatedTokenBody, self._request("POST", "/tokens", json=body).object()).value()
 
     def tokens(self) -> list[Token]:
         """All tokens, including revoked and expired ones, the oldest first."""

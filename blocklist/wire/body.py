@@ -89,11 +89,14 @@ _decoder: Final = json.JSONDecoder(object_pairs_hook=_reject_repeated_fields, pa
 
 _DECIMAL: Final = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _CAMEL: Final = re.compile(r"_([a-z])")
-# Not `$`, which some implementations also match before a final line end.
-TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f]*(?![\s\S])"
+# Without look-ahead, which the regular expressions of Go and Rust do not have.
+TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """The rule of check_text, for JSON Schema."""
-ID_PATTERN: Final = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,253}$"
-"""The rule of check_node_id, for JSON Schema."""
+ID_SCHEMA: Final[Mapping[str, Any]] = {
+    "pattern": r"^(?:\.{0,2}[A-Za-z0-9_:-][A-Za-z0-9._:-]*|\.{3}[A-Za-z0-9._:-]*)$",
+    "maxLength": 253,
+}
+"""The rule of check_id, for JSON Schema."""
 MILLIS_STRING: Final = {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,18})$"}
 """A time, for JSON Schema."""
 

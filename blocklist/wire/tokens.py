@@ -39,7 +39,7 @@ class _TokenFields(Body):
 
 
 @dataclass(kw_only=True)
-class NewTokenBody(_TokenFields):
+class CreatedTokenBody(_TokenFields):
     """A token that was just created."""
 
     token: Annotated[str, Doc("Send as `Authorization: Bearer`; shown only once.")] = field(repr=False)

@@ -24,14 +24,14 @@ import sys
 from blocklist_client import AuthenticatedClient
 from blocklist_client.api.nodes import block_node, block_nodes, get_blocked_node, unblock_node
 from blocklist_client.api.the_list import list_blocked_nodes
-from blocklist_client.models import BlockNodesBodyType0, BlockRequest
+from blocklist_client.models import BlockNodesBody, BlockRequest
 
 url, token = sys.argv[1:]
 hot = BlockRequest.from_dict({"action": "MARK_BLOCKED", "cause": "Hot machine", "endTimestamp": "4102444800000"})
 with AuthenticatedClient(base_url=url, token=token, raise_on_unexpected_status=True) as client:
     blocked = block_node.sync_detailed("python-1", client=client, body=hot, prefer="wait=1")
     again = block_node.sync_detailed("python-1", client=client, body=hot)
-    several = block_nodes.sync_detailed(client=client, body=BlockNodesBodyType0.from_dict({"python-2": hot.to_dict()}))
+    several = block_nodes.sync_detailed(client=client, body=BlockNodesBody.from_dict({"python-2": hot.to_dict()}))
     one = get_blocked_node.sync_detailed("python-1", client=client)
     listed = list_blocked_nodes.sync_detailed(client=client, details=True)
     etag = listed.headers["etag"]
