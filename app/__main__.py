@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from app.command_line import parser
+
 if __name__ == "__main__":
     # Until the service serves there is nothing to finish. Without a handler process 1 of a container ignores SIGTERM.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -17,6 +19,7 @@ if __name__ == "__main__":
     gc.disable()
     # structlog would import it for coloured tracebacks, which are not used: 4 MB, and a twelfth of the start.
     sys.modules["rich"] = None  # type: ignore[assignment]
+    parser().parse_args()
     try:
         from app.cli import main
     except ModuleNotFoundError as error:

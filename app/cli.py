@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 from app import settings_docs
 from app.auth_setup import check_access, make_jwt_verifier
+from app.command_line import parser
 from app.listeners.reports import read_nodes_file
 from app.logs import configure_logging
 from app.settings import Settings, SettingsError, read_settings
@@ -23,7 +23,7 @@ _DATABASE: Final = "BLOCKLIST_DATABASE_URL"
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 2, with a message on stderr, for an error of the operator."""
     prepare_streams()
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         if options.command == "settings":
             return _print_settings(options.into)
@@ -33,29 +33,6 @@ def main(arguments: list[str] | None = None) -> int:
     except (SettingsError, SchemaError) as error:
         print(f"blocklist: {error}", file=sys.stderr)
         return 2
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="blocklist", description="The blocklist service.")
-    parser.set_defaults(data=None)
-    commands = parser.add_subparsers(dest="command")
-    for name, text in (
-        ("serve", "run the service; creates or upgrades its SQLite database first"),
-        ("migrate", "create the database, or upgrade it to this version"),
-        ("new-history", "after a restore from a backup: make every watch begin with a snapshot"),
-        ("check-settings", "check the settings without starting the service; PostgreSQL is not asked"),
-    ):
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        command.add_argument(
-            "--data",
-            metavar="DIR",
-            type=Path,
-            help="keep the SQLite database in this folder, which is created; by default in the current one",
-        )
-    table = commands.add_parser("settings", help="print all settings as a Markdown table")
-    table.add_argument("--into", metavar="PAGE", type=Path, help="write the tables between the markers of this page")
-    commands.add_parser("openapi", help="print the API document")
-    return parser
 
 
 def _use_data(folder: Path) -> None:

@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from blocklist.model.roles import NewToken
 
 
+HELP: Final = frozenset({"-h", "--help"})
+
+
 class Shell(StrEnum):
     """The shells that are supported."""
 
@@ -129,12 +132,13 @@ def _jar_path() -> Path:
 
 def flink(context: typer.Context) -> None:
     """Make a Flink cluster follow the list: runs beside its JobManager until it is stopped."""
-    # An invalid URL is an error here, because only this command knows which context it is from.
-    connect().close()
+    if not HELP & {*context.args}:
+        # An invalid URL is an error here, because only this command knows which context it is from.
+        connect().close()
     hand_over_context()
-    command = [sys.executable, "-m", "blocklist.flink", *context.args]
-    flush()
-    os.execv(command[0], command)  # noqa: S606 - the bridge replaces this process
+    from blocklist.flink.__main__ import main  # noqa: PLC0415 - rarely needed
+
+    raise typer.Exit(main(context.args))
 
 
 def manager(context: typer.Context) -> None:

@@ -11,16 +11,17 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blocklist.client import DEFAULT_URL
-from blocklist.client.client import BlocklistClient
-from blocklist.client.session import ListenerSession
-from blocklist.client.watch import WatchThread
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
-from blocklist.model.listener import Registration
 from blocklist.model.node import check_id
 from blocklist.model.text import prepare_streams
+
+if TYPE_CHECKING:
+    from blocklist.client.session import ListenerSession
+    from blocklist.model.listener import Registration
 
 log = logging.getLogger("blocklist.flink")
 
@@ -48,7 +49,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, folder: Path) -> int:
-    from blocklist.flink.bridge import Bridge, BridgeOptions  # noqa: PLC0415 - needs py4j, which may be missing
+    # After --help, which needs none of them; and py4j may be missing.
+    from blocklist.client.client import BlocklistClient  # noqa: PLC0415
+    from blocklist.client.session import ListenerSession  # noqa: PLC0415
+    from blocklist.client.watch import WatchThread  # noqa: PLC0415
+    from blocklist.flink.bridge import Bridge, BridgeOptions  # noqa: PLC0415
     from blocklist.flink.connection import FlinkConnection  # noqa: PLC0415
     from blocklist.flink.jvm import ChildJvm, find_java  # noqa: PLC0415
     from blocklist.flink.node_names import InventoryNames  # noqa: PLC0415

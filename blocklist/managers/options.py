@@ -7,50 +7,55 @@ import math
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from blocklist.client import DEFAULT_URL
-from blocklist.managers.exec import ExecManager
-from blocklist.managers.kubernetes.running import add_kubernetes
-from blocklist.managers.plan import Manager
-from blocklist.managers.reconcile import DEFAULT_INTERVAL
-from blocklist.managers.slurm import SlurmManager
-from blocklist.managers.yarn.manager import YARN_INTERVAL, add_yarn_options
+from blocklist.managers.plan import DEFAULT_INTERVAL, Manager
 from blocklist.model.errors import InvalidError
 
 
-def build_parser(prog: str) -> argparse.ArgumentParser:
-    """The parser. `make(args)` on the parsed arguments creates the manager; it raises InvalidError for invalid ones.
+def build_parser(prog: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of these arguments: only the manager that they name is imported, and has its options.
 
-    A manager that needs more than the loop of all managers has `run(args, stopping)`.
+    `make(args)` on the parsed arguments creates the manager; it raises InvalidError for invalid ones. A manager that
+    needs more than the loop of all managers has `run(args, stopping)`.
     """
+    called = next((word for word in arguments if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Keeps a cluster manager in line with the blocklist: plans, applies and acknowledges each change.",
     )
     kinds = parser.add_subparsers(dest="manager", required=True, metavar="yarn|slurm|kubernetes|exec")
-    about = "YARN: node labels and resources by its REST API."
-    yarn = _add_subparser(kinds, "yarn", about, every=YARN_INTERVAL)
-    _add_min_nodes(yarn, "minimum number of nodes in service: neither the service nor the manager goes below it")
-    add_yarn_options(yarn)
-    _add_slurm(_add_subparser(kinds, "slurm", "Slurm: drains and resumes nodes with scontrol."))
-    kubernetes = _add_subparser(kinds, "kubernetes", "Kubernetes: taints nodes, and may evict pods.", "kubernetes")
-    _add_min_nodes(kubernetes)
-    add_kubernetes(kubernetes)
-    _add_exec(_add_subparser(kinds, "exec", "Any command: it receives the plan as JSON on standard input."))
+    for name, (about, add_options) in _KINDS.items():
+        subparser = kinds.add_parser(name, help=about, description=about)
+        if name == called:
+            add_options(subparser)
     return parser
 
 
-def _add_subparser(
-    kinds: Any,
-    name: str,
-    description: str,
+def _add_yarn(subparser: argparse.ArgumentParser) -> None:
+    from blocklist.managers.yarn.manager import YARN_INTERVAL, add_yarn_options  # noqa: PLC0415 - see build_parser
+
+    _add_common(subparser, every=YARN_INTERVAL)
+    _add_min_nodes(subparser, "minimum number of nodes in service: neither the service nor the manager goes below it")
+    add_yarn_options(subparser)
+
+
+def _add_kubernetes(subparser: argparse.ArgumentParser) -> None:
+    from blocklist.managers.kubernetes.running import add_kubernetes  # noqa: PLC0415 - see build_parser
+
+    _add_common(subparser, "kubernetes")
+    _add_min_nodes(subparser)
+    add_kubernetes(subparser)
+
+
+def _add_common(
+    subparser: argparse.ArgumentParser,
     default_id: str = "the manager's and this host's name",
     every: float = DEFAULT_INTERVAL,
-) -> argparse.ArgumentParser:
-    subparser: argparse.ArgumentParser = kinds.add_parser(name, help=description, description=description)
+) -> None:
     subparser.set_defaults(print=False, min_nodes=0, run=None)
     subparser.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")
     subparser.add_argument("--id", help=f"id of this listener (default: {default_id})")
@@ -71,10 +76,12 @@ def _add_subparser(
     modes = subparser.add_mutually_exclusive_group()
     modes.add_argument("--once", action="store_true", help="apply the current list and exit, without registering")
     modes.add_argument("--dry-run", action="store_true", help="print the plan and exit; change nothing")
-    return subparser
 
 
 def _add_slurm(subparser: argparse.ArgumentParser) -> None:
+    from blocklist.managers.slurm import SlurmManager  # noqa: PLC0415 - see build_parser
+
+    _add_common(subparser)
     subparser.add_argument("--command", default="scontrol", metavar="COMMAND", help="scontrol (default: scontrol)")
     _add_min_nodes(subparser)
     subparser.set_defaults(make=lambda args: SlurmManager(require_command(shlex.split(args.command)), args.timeout))
@@ -94,6 +101,7 @@ def _add_min_nodes(
 
 
 def _add_exec(subparser: argparse.ArgumentParser) -> None:
+    _add_common(subparser)
     subparser.add_argument(
         "--state", type=Path, required=True, metavar="FILE", help="stores what the command has carried out"
     )
@@ -102,8 +110,19 @@ def _add_exec(subparser: argparse.ArgumentParser) -> None:
 
 
 def _make_exec(args: argparse.Namespace) -> Manager[Any]:
+    from blocklist.managers.exec import ExecManager  # noqa: PLC0415 - see build_parser
+
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     return ExecManager(require_command(words), require_folder(args.state), args.timeout)
+
+
+_KINDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]] = {
+    "yarn": ("YARN: node labels and resources by its REST API.", _add_yarn),
+    "slurm": ("Slurm: drains and resumes nodes with scontrol.", _add_slurm),
+    "kubernetes": ("Kubernetes: taints nodes, and may evict pods.", _add_kubernetes),
+    "exec": ("Any command: it receives the plan as JSON on standard input.", _add_exec),
+}
+"""By name what it is, and what adds its options."""
 
 
 # Types of command line arguments that several managers have.

@@ -17,6 +17,9 @@ from blocklist.model.node import BlockAction, BlockedNode, merge
 from blocklist.model.reported_node import NodeFacts
 from blocklist.model.time import to_utc
 
+DEFAULT_INTERVAL: Final = 60.0
+"""Seconds between reconciliations while the list does not change."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotInForce:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import random
+import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic
 
+from blocklist.client.client import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
 from blocklist.managers.plan import (
+    DEFAULT_INTERVAL,
     DesiredState,
     Manager,
     ManagerError,
@@ -22,17 +28,17 @@ from blocklist.managers.plan import (
     Stoppable,
     TransientError,
 )
-from blocklist.model.listener import MAX_ENTRIES, Report, truncate_reasons
-from blocklist.model.node import PERMANENT, is_node_id
+from blocklist.managers.stopping import Stopping
+from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, Report, truncate_reasons
+from blocklist.model.node import PERMANENT, check_id, is_node_id
 from blocklist.model.reported_node import NodeFacts, ReportedNode, node_ids, report_nodes
 from blocklist.model.time import Backoff
+from blocklist.spark.submit_conf import EXCLUDE_NODES, blocked_names, exclude_nodes
 from blocklist.wire.body import dump_json
 from blocklist.wire.listeners import report_fields
 
 log = logging.getLogger("blocklist.managers")
 
-DEFAULT_INTERVAL: Final = 60.0
-"""Seconds between reconciliations while the list does not change."""
 MAX_NODES_BYTES: Final = 1_500_000
 """Maximum size of the nodes in a heartbeat, in bytes: beyond it less is reported of each. A heartbeat has 2 MiB."""
 _FEWER_LABELS: Final = (4, 0)
@@ -253,3 +259,80 @@ def _reportable_nodes(nodes: Sequence[NodeFacts] | None) -> Sequence[str | Repor
         if len(dump_json(report_fields(Report(nodes=reported)))) <= MAX_NODES_BYTES:
             return reported
     return node_ids(reported)
+
+
+# The process of a manager, as its options say.
+
+
+def run(args: argparse.Namespace) -> int:
+    """The exit code; see `main`. Raises InvalidError, BlocklistError, ManagerError."""
+    if args.once or args.dry_run or args.print:
+        return _run_once(args)
+    return _run_until_stopped(args)
+
+
+def _run_once(args: argparse.Namespace) -> int:
+    """Reconcile once, or print the plan or the Spark configuration, without registering as a listener."""
+    with BlocklistClient(args.url) as client:
+        snapshot = client.snapshot()
+        if args.print:
+            names = blocked_names(snapshot.nodes, client.known_nodes().nodes if snapshot.nodes else ())
+            return _print(f"{EXCLUDE_NODES}={exclude_nodes(names)}")
+    desired = DesiredState(revision=snapshot.revision, nodes=snapshot.nodes)
+    manager: Manager[Any] = args.make(args)
+    if isinstance(manager, Stoppable):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: manager.stop())
+    if args.dry_run:
+        plan = manager.plan(desired)
+        lines = [step.reason for step in plan.steps] or ["No changes."]
+        return _print(*lines, *_sentences(plan.not_in_force))
+    result = reconcile(manager, desired)
+    return _print(*result.actions, *_sentences(result.not_in_force))
+
+
+def _run_until_stopped(args: argparse.Namespace) -> int:
+    stopping = Stopping()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return 0 if (args.run or _run_loop)(args, stopping) else 1
+
+
+def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
+    """Run until it is stopped (True), or another process has taken over the listener (False)."""
+    manager: Manager[Any] = args.make(args)
+    name = check_id(args.id or f"{args.manager}-{socket.gethostname()}")
+    # A new session for each start: a second process with this id takes over from the first.
+    registration = Registration(
+        id=name, role=ListenerRole.RESOURCE_MANAGER, session=str(time.time_ns()), min_nodes=args.min_nodes
+    )
+    session = ListenerSession(args.url, registration)
+    loop = ReconcileLoop(manager, session, interval=args.every)
+    watch = WatchThread(session.open_watch, loop.wake)
+    try:
+        with stopping.calls(loop.stop):
+            stopped = loop.run(watch)
+    finally:
+        watch.close()
+        session.close()
+    if not stopped:
+        log.error(
+            "Another process has taken over as listener %s; this one stops. Run one manager per cluster;"
+            " those of different clusters need different --id.",
+            name,
+        )
+    return stopped
+
+
+def _sentences(not_in_force: NotInForce) -> list[str]:
+    return [*not_in_force.refused.values(), *not_in_force.pending.values()]
+
+
+def _print(*lines: str) -> int:
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+    except OSError as error:
+        log.error("The output cannot be written: %s. What was applied stays.", error.strerror)  # noqa: TRY400
+        return 1
+    return 0

@@ -164,9 +164,12 @@ def is_node_id(text: str) -> bool:
 
 
 def check_id(text: str) -> str:
-    """The id of a listener, a session, a TaskManager or a token, as it is. Raises InvalidError if it is none."""
+    """The id of a listener, a session, a TaskManager or a token, as it is: it has the characters of a node id.
+
+    Raises InvalidError if it has others.
+    """
     if not is_id(text):
-        raise InvalidError(f"{_quoted(text)} is not an id: use 1 to 253 of A-Z a-z 0-9 . _ : -.")
+        raise InvalidError(_not_a_node_id(text))
     return text
 
 

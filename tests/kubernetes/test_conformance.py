@@ -47,7 +47,7 @@ class ManagerParty:
         )
         self.calls = self.differences.calls
         options = ["--url", url, "--kubeconfig", str(kubeconfig), "--id", listener, "--taint", key]
-        self._arguments = build_parser("test").parse_args(["kubernetes", *options])
+        self._arguments = build_parser("test", ["kubernetes"]).parse_args(["kubernetes", *options])
         self._stopping = Stopping()
         self._thread = threading.Thread(target=run_manager, args=(self._arguments, self._stopping))
         self._thread.start()

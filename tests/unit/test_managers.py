@@ -50,7 +50,7 @@ lists = st.lists(blocks, max_size=5).map(lambda nodes: by_id(*nodes))
 def test_the_help_shows_the_interval_of_each_manager(capsys: pytest.CaptureFixture[str]) -> None:
     for manager, seconds in (("yarn", 5), ("slurm", 60), ("kubernetes", 60)):
         with pytest.raises(SystemExit):
-            build_parser("blocklist manager").parse_args([manager, "--help"])
+            build_parser("blocklist manager", [manager]).parse_args([manager, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
         assert f"while the list does not change (default: {seconds})" in shown
 
