@@ -153,7 +153,9 @@ class SlurmManager:
         self._update([name for name in plan.undrain if name not in plan.down], "state=undrain")
         # It keeps its reason, by which it would look blocked.
         self._update([name for name in plan.undrain if name in plan.down], "state=undrain", f"reason={_DOWN_REASON}")
-        return not_done(plan, {node.name: node for node in self._read()})
+        after = {node.name: node for node in self._read()}
+        self._listed.not_listed(after, time.monotonic())
+        return not_done(plan, after)
 
     def _read(self) -> list[SlurmNode]:
         output = run(
@@ -252,6 +254,9 @@ def make_plan(
             pending[node_id] = (
                 f"Node {busy[0]} gets no new jobs; Slurm lets running jobs finish ({nodes[busy[0]].text})."
             )
+    for name, node in missing.items():
+        if node.drained_by_us and node.drained and not any(name in names for names in matches.values()):
+            pending[name] = f"Not known to be free again. {reason_of_missing(name)}"
     return SlurmPlan(
         steps=tuple(steps),
         not_in_force=NotInForce(refused=refused, pending=pending),

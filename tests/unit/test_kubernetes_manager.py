@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode, BlocklistClient
+from blocklist.managers.kubernetes import nodes as nodes_module
 from blocklist.managers.kubernetes.api_server import ApiServer, Json
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess
 from blocklist.managers.kubernetes.cordons import CordonMirror
@@ -484,6 +485,38 @@ class TestOddAnswers:
         assert plan.not_in_force.refused == {}
         assert plan.not_in_force.pending.keys() == {"n1", "n3"}
         assert [node.id for node in plan.all_nodes or ()] == ["n1"]
+
+    def test_what_is_not_listed_now_is_neither_free_nor_uncordoned(self) -> None:
+        tainted = node_body("n1", [OWN])
+        tainted["spec"]["unschedulable"] = True
+        lists = ((200, {"metadata": {"resourceVersion": "7"}, "items": [tainted]}), nodes_list("n2"))
+        api = ScriptedApi(*lists, changes=[json.dumps(GONE) + "\n"])
+        made = [MadeClaim(node="n1", cause="Cordoned in a by an unknown client")]
+        client = cast("BlocklistClient", types.SimpleNamespace(all_claims=lambda **_: made))
+        with caching(api) as cache:
+            wait_until(lambda: api.lists_asked > 1 and cache.nodes().keys() == {"n2"})
+            mirror = CordonMirror(client, "a")
+            manager = KubernetesManager(api.api, cache, OURS, cordons=mirror, plans_cordons=True)
+            plan = manager.plan(DesiredState(revision=2))
+            manager.close()
+        assert plan.not_in_force.pending["n1"].startswith("Not known to be free again.")
+        assert plan.steps == (), "its claim stays"
+
+    def test_a_list_that_takes_long_is_an_outage(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nodes_module, "_MAX_LIST_SECONDS", 0.2)
+        api = ScriptedApi(nodes_list("n1"), changes=[json.dumps(GONE) + "\n"])
+        answered, answer = threading.Event(), api._answer
+
+        def hang(request: httpx.Request) -> httpx.Response:
+            if api.lists_asked and "watch" not in request.url.params:
+                answered.wait(60)
+            return answer(request)
+
+        api.api._clients.http = httpx.Client(transport=httpx.MockTransport(hang), base_url="http://api")
+        with caching(api) as cache:
+            wait_until(lambda: "has not finished its list" in (cache.outage() or (0, ""))[1])
+            answered.set()
+            wait_until(lambda: cache.outage() is None)
 
     @pytest.mark.parametrize("deleted", [False, True])
     def test_a_node_that_the_next_list_has_not_stays_known_unless_its_end_was_reported(self, deleted: bool) -> None:

@@ -174,6 +174,9 @@ class TestSlurm:
         assert list(plan.drain) == ["n1"]
         assert [each.id for each in plan.all_nodes or ()] == ["n1", "n2"]
         assert plan.unschedulable == {"n2": "not listed by Slurm now"}
+        drained = replace(n2, states=DRAINED, reason="blocklist: without end, disk")
+        freed = slurm.make_plan({}, [n1], {"n2": drained}, "{} is not listed".format)
+        assert freed.not_in_force.pending == {"n2": "Not known to be free again. n2 is not listed"}
 
     def test_what_scontrol_has_done_counts_when_slurm_shows_it(self) -> None:
         plan = slurm.make_plan(by_id(node("N1")), [SlurmNode(name="n1", states=IDLE)])

@@ -293,12 +293,16 @@ class KubernetesManager:
     def _plan_cordons(self, plan: KubernetesPlan) -> list[PlanStep]:
         if self._cordons is None:
             return []
-        return self._cordons.plan(plan.nodes, self._names.meant_by, plan.history).steps()
+        return self._cordons.plan(self._seen(plan), self._names.meant_by, plan.history).steps()
+
+    def _seen(self, plan: KubernetesPlan) -> Mapping[str, KubernetesNode]:
+        """With those that are not listed now: that they are uncordoned is not known."""
+        return {**self._source.missing(), **plan.nodes}
 
     # Carrying it out.
 
     def _mirror_cordons(self, cordons: CordonMirror, plan: KubernetesPlan) -> None:
-        wait = cordons.reconcile(plan.nodes, self._names.meant_by, plan.history)
+        wait = cordons.reconcile(self._seen(plan), self._names.meant_by, plan.history)
         if wait == 0:
             self._request()
         elif wait is not None:

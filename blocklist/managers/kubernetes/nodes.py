@@ -224,6 +224,8 @@ def _labels(labels: Mapping[str, str], provider_id: str, status: Json) -> Iterat
 NODES: Final = "/api/v1/nodes"
 _BACKOFF: Final = Backoff(initial=0.2, cap=10.0, floor=0.1)
 _MIN_WATCH_SECONDS: Final = 0.5
+_MAX_LIST_SECONDS: Final = 15.0
+"""After which what is known of the nodes counts as outdated: while they are listed, no watch tells of changes."""
 
 
 def read_node(body: Json, annotation: str) -> KubernetesNode:
@@ -270,6 +272,7 @@ class NodeCache:
         self._missing: dict[str, tuple[KubernetesNode, float]] = {}
         self._listed = threading.Event()
         self._lost_at: float | None = time.monotonic()
+        self._listing_since: float | None = None
         self._error = "not read yet"
         self._failures = 0
         self._version: str | None = None
@@ -300,8 +303,12 @@ class NodeCache:
 
     def outage(self) -> tuple[float, str] | None:
         """Seconds since the connection was lost, and why; None while it is up."""
-        lost_at = self._lost_at
-        return None if lost_at is None else (time.monotonic() - lost_at, self._error)
+        if (lost_at := self._lost_at) is not None:
+            return time.monotonic() - lost_at, self._error
+        since = self._listing_since
+        if since is not None and (seconds := time.monotonic() - since) > _MAX_LIST_SECONDS:
+            return seconds, "the API server has not finished its list of nodes"
+        return None
 
     def put(self, node: KubernetesNode) -> None:
         """A node as the API server has just answered it: older news of it do not count."""
@@ -349,7 +356,11 @@ class NodeCache:
             self._connection.aborted.wait(_MIN_WATCH_SECONDS)
 
     def _list(self) -> None:
-        nodes, self._version = list_nodes(self._api, self._annotation)
+        self._listing_since = time.monotonic()
+        try:
+            nodes, self._version = list_nodes(self._api, self._annotation)
+        finally:
+            self._listing_since = None
         with self._lock:
             known, now = self._nodes or {}, time.monotonic()
             missing = {name: (node, now) for name, node in known.items() if name not in nodes}

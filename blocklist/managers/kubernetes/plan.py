@@ -307,12 +307,11 @@ def make_plan(
     that were blocked, by the name of the node, as far as this process knows.
     """
     targets, refused = _targets(desired, names, nodes, machines)
-    pending: dict[str, str] = {}
+    not_known = _not_known(targets, missing, taint, reason_of_missing)
     if not nodes:
         # That may be so, as in a cluster that grows when it has work; it says nothing about a node.
-        refused, pending = {}, dict.fromkeys(refused, "Not known to be in force: Kubernetes lists no nodes at all.")
-    for name in missing.keys() & targets.keys():
-        pending |= dict.fromkeys(targets[name].ids, reason_of_missing(name))
+        not_known = dict.fromkeys(refused, "Not known to be in force: Kubernetes lists no nodes at all.") | not_known
+        refused = {}
     changes: list[NodeChange] = []
     steps: list[PlanStep] = []
     drifted: dict[str, str] = {}
@@ -343,7 +342,7 @@ def make_plan(
         )
     return KubernetesPlan(
         steps=tuple(steps),
-        not_in_force=NotInForce(refused=refused, pending=pending),
+        not_in_force=NotInForce(refused=refused, pending=not_known),
         all_nodes=[node.facts for node in [*nodes.values(), *missing.values()]],
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
         unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None}
@@ -390,6 +389,22 @@ def _is_refused(found: Assessment, on_drift: DriftPolicy) -> bool:
     return found.condition is Condition.FOREIGN or (
         found.condition is Condition.DRIFTED and on_drift is DriftPolicy.REPORT
     )
+
+
+def _not_known(
+    targets: Mapping[str, _Target],
+    missing: Mapping[str, KubernetesNode],
+    taint: OwnTaint,
+    reason_of_missing: Callable[[str], str],
+) -> dict[str, str]:
+    """Of nodes that are not listed now: the ids of those that are blocked, and the names of those that were freed."""
+    found: dict[str, str] = {}
+    for name, node in missing.items():
+        if name in targets:
+            found |= dict.fromkeys(targets[name].ids, reason_of_missing(name))
+        elif is_tainted(node, taint):
+            found[name] = f"Not known to be free again. {reason_of_missing(name)}"
+    return found
 
 
 def annotation_patch(node: KubernetesNode, mark: BlockMark, taint: OwnTaint) -> tuple[Mapping[str, Any], ...]:

@@ -129,7 +129,7 @@ class Lease:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             lease = {"metadata": {"name": self._name}, "spec": {}}
-        spec = lease.setdefault("spec", {})
+        spec = lease["spec"] = dict(lease.get("spec") or {})
         if not self._is_free(spec):
             return False
         if spec.get("holderIdentity") != self._holder:
