@@ -120,7 +120,7 @@ async def get_known_node(request: Request, node_id: NodeId, if_none_match: IfNon
 def _find(service: Service, node_id: str) -> str:
     """The id of the only node with this name. Raises NotFoundError, AmbiguousNodeError."""
     inventory = service.inventory
-    found = sorted(inventory.known_as(node_id) or inventory.claimants(node_id))
+    found = sorted(inventory.known_as(node_id) or inventory.sharing(node_id))
     if len(found) == 1:
         return found[0]
     if not found:

@@ -18,7 +18,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError, UnavailableError
 from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, EvidenceStore, due_blocks, evidence_claim
 from blocklist.model.limits import EvidenceLimit
-from blocklist.model.names import NameIndex
+from blocklist.model.names import NameSet
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker, BlocklistView
@@ -111,7 +111,7 @@ class EvidenceBlocker:
         """The command: evaluates the evidence again, and returns the new blocks (no renewals) and the refusals."""
         # Unblocked earlier in this transaction: the evidence store learns of that only after the commit.
         freed = (change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED)
-        unblocked = NameIndex(freed, draft.aliases)
+        unblocked = NameSet(freed, draft.aliases)
         due = [node for node in self._due_blocks(draft, draft.now) if not any(unblocked.matching(node.id))]
         new = [node for node in due if evidence_claim(draft, node.id, draft.now) is None]
         refused = self._block_within_limits(draft, due)

@@ -15,7 +15,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import LimitContext, Limits, check_limits
-from blocklist.model.names import MachineCount, MachineIndex
+from blocklist.model.names import MachineSet, ReportedMachines
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.usable_nodes import ListenerNodes, Shortfall, shortfalls
@@ -29,10 +29,10 @@ class ListenerMinimums(Protocol):
     @property
     def any_minimum(self) -> bool: ...
     @property
-    def names(self) -> MachineIndex: ...
+    def names(self) -> MachineSet: ...
     def minimums(self, changes: Iterable[Change]) -> list[ListenerNodes]: ...
     @property
-    def known(self) -> MachineCount: ...
+    def known(self) -> ReportedMachines: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from app.store.queries import LastChange, PastList
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, live_claims
 from blocklist.model.inventory import Inventory, selects
-from blocklist.model.names import Aliases, Multimap, NameIndex, first_label, no_aliases
+from blocklist.model.names import Aliases, Multimap, NameSet, first_label, no_aliases
 from blocklist.model.node import PERMANENT, BlockedNode
 from blocklist.model.selector import Selector
 from blocklist.model.tracker import BlocklistTracker, claims_on, find_blocked, find_one_blocked
@@ -49,7 +49,7 @@ class ListView:
         self.route_reads = 0
         self._cached: CachedList | None = None
         self._fragments: dict[str, bytes] = {}
-        self._shown_hosts = HostLabels()
+        self._shown_hosts = ShownHosts()
         self._stale = {node.id for node in tracker}
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -172,10 +172,10 @@ def _earliest_end(nodes: Mapping[str, BlockedNode]) -> int:
     return min((node.end for node in nodes.values()), default=PERMANENT)
 
 
-# HostLabels: which blocks show the TaskManagers of which hosts.
+# ShownHosts: which blocks show the TaskManagers of which hosts.
 
 
-class HostLabels:
+class ShownHosts:
     """The blocks by the first label of the hosts whose TaskManagers they show.
 
     All names that can become the same machine, or no longer, by their form have the same first label.
@@ -213,7 +213,7 @@ class TaskManagers:
         self._principals: dict[str, str | None] = {}
         self._owners: dict[str, tuple[str, ...]] = {}
         self._by_node = Multimap()
-        self._nodes = NameIndex(aliases=aliases)
+        self._nodes = NameSet(aliases=aliases)
 
     def __len__(self) -> int:
         return len(self._owners)

@@ -524,7 +524,7 @@ class KnownNodes:
 
     def ambiguous(self, node_ids: Iterable[str]) -> dict[str, list[str]]:
         """Those that mean no node, because several claim them, with the ids of these."""
-        claimed = {node_id: self.inventory.claimants(node_id) for node_id in node_ids}
+        claimed = {node_id: self.inventory.sharing(node_id) for node_id in node_ids}
         return {node_id: [*map(self.inventory.spelling, sorted(ids))] for node_id, ids in claimed.items() if ids}
 
     def several(self, node_ids: Iterable[str]) -> dict[str, list[str]]:
@@ -557,7 +557,7 @@ class KnownNodes:
         return self.unknown([node_id]).get(node_id)
 
     def _is_named(self, node_id: str) -> bool:
-        return bool(self.inventory.known_as(node_id) or self.inventory.claimants(node_id))
+        return bool(self.inventory.known_as(node_id) or self.inventory.sharing(node_id))
 
     def _suggestion(self, node_id: str) -> str | None:
         """A known node with one typing error in its first label; of few nodes, else the most similar one."""

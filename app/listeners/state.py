@@ -35,9 +35,9 @@ from blocklist.model.listener import EMPTY_REPORT, Listener, ListenerRole, Repor
 from blocklist.model.names import (
     Aliases,
     ConfirmedNodes,
-    MachineCount,
-    MachineIndex,
-    NameIndex,
+    MachineSet,
+    NameSet,
+    ReportedMachines,
     no_aliases,
     normalize_name,
 )
@@ -86,7 +86,7 @@ class ListenerEntry:
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
     aliases: Aliases = no_aliases
     pending_until: dict[str, int] = field(default_factory=dict)
-    _names_of_reasons: dict[str, tuple[Mapping[str, str], NameIndex]] = field(default_factory=dict)
+    _names_of_reasons: dict[str, tuple[Mapping[str, str], NameSet]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -163,7 +163,7 @@ class ListenerEntry:
             return reasons.get(node_id)
         known = self._names_of_reasons.get(field_name)
         if known is None or known[0] is not reasons:
-            known = self._names_of_reasons[field_name] = reasons, NameIndex(reasons, self.aliases)
+            known = self._names_of_reasons[field_name] = reasons, NameSet(reasons, self.aliases)
         name = next(known[1].matching(node_id), None)
         return None if name is None else reasons[name]
 
@@ -582,7 +582,7 @@ class UsableNodes:
         return self._directory.any_minimum
 
     @property
-    def names(self) -> MachineIndex:
+    def names(self) -> MachineSet:
         """The nodes that any listener names."""
         return self._confirmed_nodes.names
 
@@ -601,7 +601,7 @@ class UsableNodes:
         ]
 
     @property
-    def known(self) -> MachineCount:
+    def known(self) -> ReportedMachines:
         """The nodes that count for shares."""
         return self._confirmed_nodes.known
 

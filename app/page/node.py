@@ -241,7 +241,7 @@ def node_state(service: Service, asked: str, node_id: str, block: BlockedNode | 
 def identity_of(service: Service, node_id: str) -> Identity:
     """What the inventory knows about a name."""
     inventory = service.inventory
-    found, claimants = inventory.known_as(node_id), inventory.claimants(node_id)
+    found, claimants = inventory.known_as(node_id), inventory.sharing(node_id)
     several = sorted(claimants or (found if len(found) > 1 else ()))
     node = inventory.get(next(iter(found))) if len(found) == 1 else None
     sources = () if node is None else node.sources

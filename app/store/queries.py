@@ -46,7 +46,7 @@ from app.store.tables import (
 from blocklist.model.automatic_blocks import AutomaticBlock, Dismissal
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import Claims
-from blocklist.model.names import Aliases, NameIndex, usual_spellings
+from blocklist.model.names import Aliases, NameSet, usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
@@ -559,7 +559,7 @@ class LoggedNames:
         self._aliases = aliases
         self._lock = asyncio.Lock()
         self._history = ""
-        self._unusual = NameIndex()
+        self._unusual = NameSet()
         self._revision = 0
         self._first_revision = 0
 
@@ -576,7 +576,7 @@ class LoggedNames:
     async def _read_new(self) -> None:
         found = await self._read_since(self._revision)
         if found.history != self._history or found.compacted >= self._first_revision:
-            self._unusual = NameIndex(aliases=self._aliases)
+            self._unusual = NameSet(aliases=self._aliases)
             found = await self._read_since(0)
             self._history, self._first_revision = found.history, found.revision + 1
         for number, node_id in enumerate(found.ids):

@@ -17,7 +17,7 @@ from blocklist.cli.messages import confirm, outcome_unknown, report_unknown_outc
 from blocklist.cli.options import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
-from blocklist.model.names import NameIndex, several_message
+from blocklist.model.names import NameSet, several_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
 if TYPE_CHECKING:
@@ -471,7 +471,7 @@ def unblock_all(
     progress: AppliedCount | None = None
     if wait is not None:
         # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
-        blocked = NameIndex(client.snapshot().nodes)
+        blocked = NameSet(client.snapshot().nodes)
         node_ids = sorted(node_ids, key=lambda node_id: any(blocked.matching(node_id)))
 
     def unblock_one(node_id: str) -> None:

@@ -9,7 +9,7 @@ from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule, owner_matches
 from blocklist.model.draft import Draft
 from blocklist.model.errors import DismissedError
-from blocklist.model.names import Aliases, NameIndex, no_aliases, normalize_name, short_name
+from blocklist.model.names import Aliases, NameSet, no_aliases, normalize_name, short_name
 from blocklist.model.time import format_utc
 from blocklist.model.tracker import BlocklistView
 
@@ -61,7 +61,7 @@ class AutomaticBlocks:
     def reset(self, stored: Iterable[tuple[str, AutomaticBlock]]) -> None:
         """Begin again with these stored blocks, by revision."""
         self._by_node: dict[str, _Blocks] = {}
-        self._names = NameIndex(aliases=self._aliases)
+        self._names = NameSet(aliases=self._aliases)
         for node_id, block in stored:
             self._replace(node_id, (*self._by_node.get(node_id, ()), block)[-MAX_COUNTED:])
 
@@ -218,7 +218,7 @@ class Dismissals:
     def reset(self, stored: Iterable[tuple[str, Dismissal]]) -> None:
         """The list was read again from a database with these dismissals."""
         self._by_node: dict[str, dict[str, Dismissal]] = {}
-        self._names = NameIndex(aliases=self._aliases)
+        self._names = NameSet(aliases=self._aliases)
         for node_id, dismissal in stored:
             self._add(node_id, [dismissal])
 

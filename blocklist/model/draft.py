@@ -21,7 +21,7 @@ from blocklist.model.claims import (
     without_owner,
 )
 from blocklist.model.errors import ConflictError, InvalidError, NotFoundError
-from blocklist.model.names import Aliases, NameIndex, no_aliases
+from blocklist.model.names import Aliases, NameSet, no_aliases
 from blocklist.model.node import BlockedNode, merge
 from blocklist.model.time import format_utc
 from blocklist.model.tracker import BlocklistView, claims_on, find_blocked, find_one_blocked
@@ -52,7 +52,7 @@ class Draft:
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
         self._claims: dict[str, Claims] = {}
-        self._names = NameIndex(aliases=base.aliases)
+        self._names = NameSet(aliases=base.aliases)
         self._count_delta = 0
 
     @property
@@ -338,7 +338,7 @@ def _start(before: Claim | None, node: BlockedNode) -> int:
 
 def check_distinct(node_ids: Collection[str], aliases: Aliases = no_aliases) -> None:
     """Raise InvalidError if two of the ids mean one machine."""
-    names = NameIndex(node_ids, aliases)
+    names = NameSet(node_ids, aliases)
     for node_id in node_ids:
         other = next((name for name in names.matching(node_id) if name != node_id), None)
         if other is not None:

@@ -19,7 +19,7 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.names import (
     Aliases,
     MachineOf,
-    NameIndex,
+    NameSet,
     first_label,
     no_aliases,
     normalize_name,
@@ -114,7 +114,7 @@ class EvidenceStore:
         # The first labels of the machines that an application reports, once they are needed.
         self._labels: dict[str, frozenset[str]] = {}
         self._unblocked_at: dict[str, int] = {}
-        self._unblocked = NameIndex(aliases=aliases)
+        self._unblocked = NameSet(aliases=aliases)
         self._unblocked_since_prune: set[str] = set()
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class EvidenceStore:
             if e.first_seen <= self._unblocked_at[node]
         }
         self._unblocked_at = {node: at for node, at in self._unblocked_at.items() if node in used or now <= at}
-        self._unblocked = NameIndex(self._unblocked_at, self._aliases)
+        self._unblocked = NameSet(self._unblocked_at, self._aliases)
         self._unblocked_since_prune = set()
 
     def assess(self, now: int) -> list[AssessedEvidence]:

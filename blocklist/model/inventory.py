@@ -4,10 +4,10 @@ Several sources report the same machine under different ids. Which of these ids 
 what is reported about them and their aliases, so that a change costs no more than what it touches, and the order of
 reports never matters. The rules, in this order:
 
-1. An alias (a further name, or an address) belongs to the node that claims it. Claims of agents count only where
-   neither the file nor a manager claims the alias. Several nodes that claim it make it ambiguous: it belongs to none.
-2. An id that is itself reported keeps its own node, unless a source that counts more claims it as an alias; or one that
-   counts as much, if it is the file or a manager and nothing but the id is reported.
+1. An alias (a further name, or an address) belongs to the node that has it. What agents report counts only where
+   neither the file nor a manager reports the alias. Several nodes that have it make it ambiguous: it belongs to none.
+2. An id that is itself reported keeps its own node, unless a source that counts more reports it as an alias; or one
+   that counts as much, if it is the file or a manager and nothing but the id is reported.
 3. A short name is the node of its full name, if only one full name of it is reported.
 """
 
@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, Literal
 
 from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
-from blocklist.model.names import Multimap, NameIndex, normalize_address, normalize_name, short_name
+from blocklist.model.names import Multimap, NameSet, normalize_address, normalize_name, short_name
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.selector import Selector, unknown_keys
 
@@ -49,9 +49,9 @@ class SourceNodes:
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
         self._nodes: dict[str, ReportedNode | str] = {}
-        self._described = NameIndex()
+        self._described = NameSet()
         self._running: dict[str, str] = {}
-        self._running_names = NameIndex()
+        self._running_names = NameSet()
 
     def set_nodes(self, nodes: Iterable[str | ReportedNode]) -> Mapping[str, Believed]:
         """Replace the reported nodes; what counts now of those that changed."""
@@ -101,8 +101,8 @@ def _by_id(nodes: Iterable[str | ReportedNode]) -> dict[str, ReportedNode | str]
     return found
 
 
-MAX_CLAIMING: Final = 16
-"""Maximum number of ids that may claim an alias: more are ambiguous, without a comparison of each."""
+MAX_SHARING: Final = 16
+"""Maximum number of ids that may share an alias: more are ambiguous, without a comparison of each."""
 _MAX_CACHED: Final = 20_000
 
 
@@ -110,7 +110,7 @@ _MAX_CACHED: Final = 20_000
 class InventoryNode:
     """A node: its id as it is reported, its other names, its addresses and labels, and who reports it.
 
-    `conflicts` maps each name or address that is ambiguous to the ids of the other nodes that claim it.
+    `conflicts` maps each name or address that is ambiguous to the ids of the other nodes that have it.
     """
 
     id: str
@@ -145,7 +145,7 @@ class _ReportedId:
         yield from self.trusted.items()
         yield from self.agents.items()
 
-    def claims(self, kind: SourceKind) -> set[str]:
+    def aliases_by(self, kind: SourceKind) -> set[str]:
         """The aliases that sources of this kind report."""
         reports = (node for source, node in self.of_kind(kind).items() if source.kind is kind)
         return {alias for node in reports if isinstance(node, ReportedNode) for alias in node.aliases()}
@@ -169,8 +169,8 @@ class Inventory:
         self._sources: dict[NodeSource, SourceNodes] = {}
         self._staged: dict[tuple[NodeSource, str], Believed] = {}
         self._ids: dict[str, _ReportedId] = {}
-        self._names = NameIndex()
-        self._claims = {kind: AliasIndex() for kind in SourceKind}
+        self._names = NameSet()
+        self._by_alias = {kind: NodesByAlias() for kind in SourceKind}
         self._order: list[str] = []
         self._node: dict[str, str] = {}
         self._further_ids = Multimap()
@@ -230,7 +230,7 @@ class Inventory:
     def get(self, node_id: str) -> InventoryNode:
         """The node with this id, as `page` and `known_as` return it. Raises KeyError."""
         labels, members = self._labels[node_id], self._members(node_id)
-        identifiers = (self._claimed_by(members) | members) - {node_id}
+        identifiers = (self._aliases_of_ids(members) | members) - {node_id}
         sources = {source for member in members for source, _ in self._ids[member].reports()}
         return InventoryNode(
             id=self.spelling(node_id),
@@ -250,14 +250,14 @@ class Inventory:
     def known_as(self, name: str) -> Collection[str]:
         """The ids of the nodes that a name or an address means: one, none, or several that a short name means.
 
-        None if it is ambiguous, see `claimants`.
+        None if it is ambiguous, see `sharing`.
         """
-        found = self._named(name) or self._claimed(name)
+        found = self._named(name) or self._by_alias_of(name)
         return found if len(found) == 1 else self._named(name)
 
-    def claimants(self, name: str) -> Collection[str]:
-        """The ids of the nodes that claim an ambiguous name or address, which means none of them; else none."""
-        found = () if self._named(name) else self._claimed(name)
+    def sharing(self, name: str) -> Collection[str]:
+        """The ids of the nodes that share an ambiguous name or address, which means none of them; else none."""
+        found = () if self._named(name) else self._by_alias_of(name)
         return found if len(found) > 1 else ()
 
     def _named(self, name: str) -> set[str]:
@@ -265,13 +265,13 @@ class Inventory:
         normal = normalize_name(name)
         if normal in self._ids:
             return {self._node[normal]}
-        found = {self._node[match] for match in islice(self._names.matching(normal), MAX_CLAIMING + 1)}
+        found = {self._node[match] for match in islice(self._names.matching(normal), MAX_SHARING + 1)}
         return {node for node in found if not _differ(normal, node)}
 
-    def _claimed(self, name: str) -> set[str]:
-        """The nodes that claim a name as a further one, or an address."""
-        claiming, _ = self._claiming(normalize_name(name))
-        return {self._node[match] for match in islice(claiming, MAX_CLAIMING + 1)}
+    def _by_alias_of(self, name: str) -> set[str]:
+        """The nodes with this further name, or address."""
+        having, _ = self._having(normalize_name(name))
+        return {self._node[match] for match in islice(having, MAX_SHARING + 1)}
 
     def find(self, name: str) -> str | None:
         """The id of the only node that a name or an address means; None if there is none, or several."""
@@ -300,7 +300,7 @@ class Inventory:
         if not self._order or (node_id := self.find(name)) is None:
             return ()
         members = self._members(node_id)
-        return members | self._claimed_by(members)
+        return members | self._aliases_of_ids(members)
 
     def machine_of(self, name: str) -> str:
         """The id of the only node that a name or an address means, else the name itself; in normal form."""
@@ -331,26 +331,26 @@ class Inventory:
 
     def _node_of(self, reported_id: str) -> str:
         """The id of the node to which a reported id belongs."""
-        claimed_by = self._claimed_by_other(reported_id)
-        if claimed_by is not None:
-            return claimed_by
+        other = self._other_node_with(reported_id)
+        if other is not None:
+            return other
         full = self._only_full_name(reported_id)
         return reported_id if full is None else full
 
-    def _claimed_by_other(self, reported_id: str) -> str | None:
+    def _other_node_with(self, reported_id: str) -> str | None:
         """The other node to which a reported id belongs by rules 1 and 2."""
-        claiming, kind = self._claiming(reported_id)
-        if not self._yields_to(self._ids[reported_id], kind) or not self._all_count_more(claiming, reported_id):
+        having, kind = self._having(reported_id)
+        if not self._yields_to(self._ids[reported_id], kind) or not self._all_count_more(having, reported_id):
             return None
-        nodes = self._nodes_of(claiming - {reported_id})
+        nodes = self._nodes_of(having - {reported_id})
         return next(iter(nodes)) if len(nodes) == 1 else None
 
-    def _all_count_more(self, claiming: Collection[str], reported_id: str) -> bool:
+    def _all_count_more(self, having: Collection[str], reported_id: str) -> bool:
         """Whether the question which node each of them is ends: it cannot lead back to this id."""
         reported = self._ids[reported_id]
-        if len(claiming) > MAX_CLAIMING or reported.is_bare:
-            return len(claiming) <= MAX_CLAIMING
-        return all(self._ids[each].rank < reported.rank for each in claiming if each != reported_id)
+        if len(having) > MAX_SHARING or reported.is_bare:
+            return len(having) <= MAX_SHARING
+        return all(self._ids[each].rank < reported.rank for each in having if each != reported_id)
 
     def _yields_to(self, reported: _ReportedId, kind: SourceKind) -> bool:
         rank = reported.rank
@@ -365,21 +365,21 @@ class Inventory:
         if len(full_names) != 1:
             return None
         full = full_names[0]
-        claiming, kind = self._claiming(full)
+        having, kind = self._having(full)
         # If its node is another one, it says nothing about the short name.
-        is_claimed = bool(claiming - {full}) and self._yields_to(self._ids[full], kind)
-        return None if is_claimed else full
+        has_other = bool(having - {full}) and self._yields_to(self._ids[full], kind)
+        return None if has_other else full
 
-    def _claiming(self, alias: str) -> tuple[set[str], SourceKind]:
-        """The ids that claim an alias in reports that count, and the kind of source that counts most among these."""
-        of_file = self._claims[SourceKind.FILE].matching(alias)
-        trusted = of_file | self._claims[SourceKind.MANAGER].matching(alias)
+    def _having(self, alias: str) -> tuple[set[str], SourceKind]:
+        """The ids that trusted reports give this alias, and the strongest kind of source among them."""
+        of_file = self._by_alias[SourceKind.FILE].matching(alias)
+        trusted = of_file | self._by_alias[SourceKind.MANAGER].matching(alias)
         if trusted:
             return trusted, SourceKind.FILE if of_file else SourceKind.MANAGER
-        return self._claims[SourceKind.AGENT].matching(alias), SourceKind.AGENT
+        return self._by_alias[SourceKind.AGENT].matching(alias), SourceKind.AGENT
 
     def _nodes_of(self, reported_ids: set[str]) -> set[str]:
-        return {self._node_of(each) for each in reported_ids} if len(reported_ids) <= MAX_CLAIMING else reported_ids
+        return {self._node_of(each) for each in reported_ids} if len(reported_ids) <= MAX_SHARING else reported_ids
 
     # The nodes.
 
@@ -387,7 +387,7 @@ class Inventory:
         """The reported ids that belong to a node."""
         return {node_id, *self._further_ids[node_id]}
 
-    def _claimed_by(self, members: Iterable[str]) -> set[str]:
+    def _aliases_of_ids(self, members: Iterable[str]) -> set[str]:
         return {
             alias
             for member in members
@@ -397,10 +397,10 @@ class Inventory:
         }
 
     def _others(self, alias: str, node_id: str) -> list[str]:
-        """The other nodes that claim an alias of a node, whoever reports it."""
-        claiming = {each for claims in self._claims.values() for each in islice(claims.claiming(alias), MAX_CLAIMING)}
+        """The other nodes with an alias of a node, whoever reports it."""
+        having = {each for index in self._by_alias.values() for each in islice(index.having(alias), MAX_SHARING)}
         reported = {alias} if alias in self._ids else set()
-        return sorted({self._node[each] for each in claiming | reported} - {node_id})[:MAX_CLAIMING]
+        return sorted({self._node[each] for each in having | reported} - {node_id})[:MAX_SHARING]
 
     def _aliases_of(self, name: str) -> tuple[str, ...]:
         if (node_id := self.find(name)) is None:
@@ -418,10 +418,10 @@ class Inventory:
 
     def _set(self, source: NodeSource, reported_id: str, node: Believed) -> set[str]:
         affected = self._affected(reported_id)
-        aliases = self._claimed_by(affected & self._ids.keys())
+        aliases = self._aliases_of_ids(affected & self._ids.keys())
         self._replace(source, reported_id, node)
         affected |= self._affected(reported_id)
-        aliases |= self._claimed_by(affected & self._ids.keys())
+        aliases |= self._aliases_of_ids(affected & self._ids.keys())
         self._aliases.clear()
         self._machines.clear()
         changed = affected.union(*(self._move(each) for each in affected))
@@ -457,16 +457,16 @@ class Inventory:
         else:
             reported.of_kind(kind)[source] = node
         for alias in new - old:
-            self._claims[kind].add(alias, reported_id)
-        for alias in (old - new) - (reported.claims(kind) if old - new else set()):
-            self._claims[kind].discard(alias, reported_id)
+            self._by_alias[kind].add(alias, reported_id)
+        for alias in (old - new) - (reported.aliases_by(kind) if old - new else set()):
+            self._by_alias[kind].discard(alias, reported_id)
         if not reported.trusted and not reported.agents:
             del self._ids[reported_id]
             self._names.discard(reported_id)
 
     def _affected(self, reported_id: str) -> set[str]:
         """The ids whose node may be another one once this id is reported otherwise, and itself."""
-        affected, rest = {reported_id}, list(self._claimed_ids(reported_id))
+        affected, rest = {reported_id}, list(self._named_ids(reported_id))
         rest += self._short_name_of(reported_id)
         while rest:
             current = rest.pop()
@@ -474,17 +474,17 @@ class Inventory:
                 continue
             affected.add(current)
             rest += self._short_name_of(current)
-            rest += (each for each in self._claimed_ids(current) if self._may_follow(each, current))
+            rest += (each for each in self._named_ids(current) if self._may_follow(each, current))
         return affected
 
-    def _may_follow(self, reported_id: str, claiming: str) -> bool:
-        """Whether an id that another one claims can belong to the node of that."""
-        return self._ids[reported_id].is_bare or self._ids[claiming].rank < self._ids[reported_id].rank
+    def _may_follow(self, reported_id: str, having: str) -> bool:
+        """Whether an id that is an alias of another one can belong to the node of that."""
+        return self._ids[reported_id].is_bare or self._ids[having].rank < self._ids[reported_id].rank
 
-    def _claimed_ids(self, reported_id: str) -> Iterator[str]:
+    def _named_ids(self, reported_id: str) -> Iterator[str]:
         """The other reported ids that the file or managers report as names or addresses of this one."""
         if (reported := self._ids.get(reported_id)) is not None:
-            for alias in reported.claims(SourceKind.FILE) | reported.claims(SourceKind.MANAGER):
+            for alias in reported.aliases_by(SourceKind.FILE) | reported.aliases_by(SourceKind.MANAGER):
                 yield from (each for each in self._names.matching(alias) if each != reported_id)
 
     def _short_name_of(self, reported_id: str) -> list[str]:
@@ -534,14 +534,14 @@ def _differ(name: str, node_id: str) -> bool:
     return bool(label and is_full and other_is_full) and label == other and name != node_id
 
 
-# AliasIndex: which nodes claim a name or an address. Pure.
+# NodesByAlias: which nodes have a further name or an address. Pure.
 
 
-class AliasIndex:
-    """Further names and addresses, in normal form, with the ids of the nodes that claim each."""
+class NodesByAlias:
+    """Further names and addresses, in normal form, with the ids of the nodes that have each."""
 
     def __init__(self) -> None:
-        self._names = NameIndex()
+        self._names = NameSet()
         self._nodes = Multimap()
 
     def add(self, alias: str, node: str) -> None:
@@ -553,13 +553,13 @@ class AliasIndex:
         if alias not in self._nodes:
             self._names.discard(alias)
 
-    def claiming(self, alias: str) -> Collection[str]:
-        """The nodes that claim this very alias."""
+    def having(self, alias: str) -> Collection[str]:
+        """The nodes with this very alias."""
         return self._nodes[alias]
 
     def matching(self, name: str) -> set[str]:
-        """The nodes that claim a name of the same machine: short or full, as NameIndex compares names."""
-        return {node for alias in self._names.matching(name) for node in self.claiming(alias)}
+        """The nodes with a name of the same machine: short or full, as NameSet compares names."""
+        return {node for alias in self._names.matching(name) for node in self.having(alias)}
 
 
 # What a selector selects among the known nodes, and hints for labels that no node has. Pure.

@@ -17,7 +17,7 @@ from blocklist.model.claims import ANONYMOUS
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
-from blocklist.model.names import MachineCount, MachineIndex
+from blocklist.model.names import MachineSet, ReportedMachines
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.selector import check_label_key
@@ -92,7 +92,7 @@ def _parse_limit(text: str) -> DomainLimit:
 def exceeded_domains(
     limits: Collection[DomainLimit],
     nodes: Inventory,
-    counted: MachineCount,
+    counted: ReportedMachines,
     blocked: Iterable[str],
     new: Iterable[str],
 ) -> Iterator[ExceededDomain]:
@@ -190,8 +190,8 @@ class LimitContext:
 
     draft: Draft
     listeners: Sequence[ListenerNodes] = ()
-    names: MachineIndex = field(default_factory=MachineIndex)
-    known: MachineCount = field(default_factory=MachineCount)
+    names: MachineSet = field(default_factory=MachineSet)
+    known: ReportedMachines = field(default_factory=ReportedMachines)
     labelled: Inventory | None = None
 
 
@@ -254,7 +254,7 @@ def count_machines(nodes: Inventory | None, ids: Collection[str]) -> int:
     return len({machine for name in ids for machine in nodes.known_as(name) or (name,)})
 
 
-def _share_violations(share: float, known: MachineCount, current: Draft, new_ids: Sequence[str]) -> Iterator[str]:
+def _share_violations(share: float, known: ReportedMachines, current: Draft, new_ids: Sequence[str]) -> Iterator[str]:
     ids = blocked_ids(current)
     before, after = known.count_matching(ids), known.count_matching([*ids, *new_ids])
     max_nodes = _share_of(share, len(known))

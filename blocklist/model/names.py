@@ -36,7 +36,7 @@ def no_aliases(name: str) -> Collection[str]:  # noqa: ARG001
     return ()
 
 
-class NameIndex:
+class NameSet:
     """Names that change one by one, found under any name of the same machine.
 
     What `aliases` knows counts at the time of the question: the index itself does not depend on it.
@@ -82,7 +82,7 @@ class HostMatcher:
 
     def __init__(self, hosts: Iterable[str], addresses: Mapping[str, frozenset[str]]) -> None:
         self._addresses = addresses
-        self._names = NameIndex()
+        self._names = NameSet()
         self._by_address = Multimap()
         for host in hosts:
             self._names.add(host)
@@ -275,10 +275,10 @@ class Multimap:
             self.add(key, value)
 
 
-# MachineIndex: the machines that a changing set of names means. Pure.
+# MachineSet: the machines that a changing set of names means. Pure.
 
 
-class MachineIndex:
+class MachineSet:
     """The names that several sources use for machines, and how many machines they are.
 
     Names are kept in normal form. A short name is no further machine beside a full name of it. A name that is added
@@ -378,10 +378,10 @@ class MachineIndex:
             self._full.discard(label, name)
 
 
-# MachineCount: how many machines several sources report, whatever names they use for them. Pure.
+# ReportedMachines: how many machines several sources report, whatever names they use for them. Pure.
 
 
-class MachineCount:
+class ReportedMachines:
     """The machines that several sources report. The length is their number.
 
     All names that `machine_of` knows for one machine count once; call `machines_changed` when it knows others. A name
@@ -390,8 +390,8 @@ class MachineCount:
 
     def __init__(self, names: Iterable[str] = (), machine_of: MachineOf = normalize_name) -> None:
         self._machine_of = machine_of
-        self._names = MachineIndex()
-        self._counted = MachineIndex()
+        self._names = MachineSet()
+        self._counted = MachineSet()
         self._uses: dict[str, int] = {}
         # The machine as which a name is counted, if that is not the name itself.
         self._machines: dict[str, str] = {}
@@ -460,9 +460,9 @@ class ConfirmedNodes:
     def __init__(
         self, *, authenticated: bool, aliases: Aliases = no_aliases, machine_of: MachineOf = normalize_name
     ) -> None:
-        self.names = MachineIndex(aliases=aliases)
+        self.names = MachineSet(aliases=aliases)
         self.version = 0
-        self.known = MachineCount(machine_of=machine_of)
+        self.known = ReportedMachines(machine_of=machine_of)
         self.authenticated = authenticated
         self._trusted: dict[str, frozenset[str]] = {}
         self._required = 2 if authenticated else 1
@@ -472,7 +472,7 @@ class ConfirmedNodes:
         # The machine under which a name is counted, if that is not the name itself.
         self._machines: dict[str, str] = {}
         self._naming = _PrincipalCounts()
-        self._confirmed = MachineIndex()
+        self._confirmed = MachineSet()
 
     def __len__(self) -> int:
         return len(self._confirmed)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.claims import Claims, author_claim, claim_of, live_claims
 from blocklist.model.errors import AmbiguousNodeError
-from blocklist.model.names import Aliases, Multimap, NameIndex, no_aliases, normalize_name, same_machine
+from blocklist.model.names import Aliases, Multimap, NameSet, no_aliases, normalize_name, same_machine
 from blocklist.model.node import PERMANENT, BlockedNode
 
 
@@ -36,7 +36,7 @@ class BlocklistTracker:
         self.revision = snapshot.revision
         self.history = snapshot.history
         self._nodes = dict(snapshot.nodes)
-        self._names = NameIndex(snapshot.nodes, self._aliases)
+        self._names = NameSet(snapshot.nodes, self._aliases)
         self._claims = dict(snapshot.claims)
         self._by_owner = Multimap()
         for node_id, claims in self._claims.items():

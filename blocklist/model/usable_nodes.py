@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.draft import Draft
-from blocklist.model.names import MachineIndex, NameIndex
+from blocklist.model.names import MachineSet, NameSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class Shortfall:
 
 
 def shortfalls(
-    listeners: Iterable[ListenerNodes], names: MachineIndex, current: Draft, proposed: Draft
+    listeners: Iterable[ListenerNodes], names: MachineSet, current: Draft, proposed: Draft
 ) -> list[Shortfall]:
     """The listeners that are below their minimum after `proposed`, if it changes their number of usable nodes.
 
@@ -59,13 +59,13 @@ def shortfalls(
     return [it for it in found if it.usable < it.minimum and it.usable != it.usable_before]
 
 
-def matching_names(names: MachineIndex, changes: Iterable[Change]) -> set[str]:
+def matching_names(names: MachineSet, changes: Iterable[Change]) -> set[str]:
     """The names of the machines that these changes block or free."""
     ids = [change.node.id for change in changes if change.type in {ChangeType.BLOCKED, ChangeType.UNBLOCKED}]
     return {name for node_id in ids for name in names.matching(node_id)}
 
 
-def blocked_names(names: MachineIndex, draft: Draft) -> set[str]:
+def blocked_names(names: MachineSet, draft: Draft) -> set[str]:
     return {name for node_id in blocked_ids(draft) for name in names.matching(node_id)}
 
 
@@ -87,7 +87,7 @@ def believed_nodes(
     """
     others = {node for node in stated - runs_on if confirmed_name(node) is None}
     if others and runs_on:
-        index = NameIndex(runs_on)
+        index = NameSet(runs_on)
         others = {node for node in others if not any(index.matching(node))}
     return stated - others
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.names import ConfirmedNodes, MachineIndex, first_label, normalize_name, same_machine
+from blocklist.model.names import ConfirmedNodes, MachineSet, first_label, normalize_name, same_machine
 
 NODES = ["n1", "N1.example.com", "n1.b", "n2", "n2.a", "n2.b", "10.0.0.1", "::1", "[0::1]"]
 
@@ -117,7 +117,7 @@ def test_it_equals_a_count_from_scratch(steps: list[Step], authenticated: bool) 
     }
     expected = agreed | by_short_name
     assert confirmed(nodes) == {name for name in NODES if any(same_machine(name, other) for other in expected)}
-    assert len(nodes) == len(MachineIndex(expected))
+    assert len(nodes) == len(MachineSet(expected))
     assert set(naming) <= set(nodes._naming._by_key) <= {*naming, *(f"{first_label(name)}." for name in naming)}
 
 

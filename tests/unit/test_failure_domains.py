@@ -15,7 +15,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import DomainLimit, LimitContext, Limits, check_limits, parse_domain_limits
-from blocklist.model.names import MachineCount
+from blocklist.model.names import ReportedMachines
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
@@ -39,7 +39,7 @@ def refusals(
     proposed = draft.fork()
     for name in new:
         proposed.block(node(name), allow_merge=True)
-    context = LimitContext(draft=draft, labelled=known, known=MachineCount(known, known.machine_of))
+    context = LimitContext(draft=draft, labelled=known, known=ReportedMachines(known, known.machine_of))
     try:
         check_limits(Limits(max_per_domain=parse_domain_limits(limits)), context, proposed, Role.OPERATOR)
     except LimitError as error:
@@ -157,7 +157,7 @@ def test_no_sequence_of_requests_exceeds_a_domain(
         fork.author = Author("ada")
         for name in names:
             fork.block(node(name), allow_merge=True)
-        context = LimitContext(draft=draft, labelled=known, known=MachineCount(known, known.machine_of))
+        context = LimitContext(draft=draft, labelled=known, known=ReportedMachines(known, known.machine_of))
         if passes(limit, context, fork):
             draft.adopt(fork)
         for value in "ab":
@@ -175,7 +175,8 @@ def test_nodes_that_do_not_count_make_no_domain_larger() -> None:
         fork.block(node(name), allow_merge=True)
     for counted, allowed in ([f"a{n}" for n in range(10)], False), (list(nodes), True):
         assert (
-            passes("rack=10%", LimitContext(draft=draft, labelled=nodes, known=MachineCount(counted)), fork) is allowed
+            passes("rack=10%", LimitContext(draft=draft, labelled=nodes, known=ReportedMachines(counted)), fork)
+            is allowed
         )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.engine.list_view import HostLabels
+from app.engine.list_view import ShownHosts
 
 
 def test_a_block_that_no_longer_shows_a_host_leaves_the_host_to_the_others() -> None:
-    labels = HostLabels()
+    labels = ShownHosts()
     labels.record("n1", ["n1.example"])
     labels.record("10.0.0.1", ["n1.example"])
     labels.record("n1", [])
@@ -14,7 +14,7 @@ def test_a_block_that_no_longer_shows_a_host_leaves_the_host_to_the_others() -> 
 
 
 def test_a_block_shows_the_hosts_that_were_recorded_last() -> None:
-    labels = HostLabels()
+    labels = ShownHosts()
     labels.record("n1", ["n1.example", "n2"])
     labels.record("n1", ["n2", "n3"])
     assert labels.shown_by(["n1"]) == set()

@@ -12,7 +12,7 @@ from blocklist.model.changes import Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.inventory import Inventory
-from blocklist.model.names import Aliases, NameIndex
+from blocklist.model.names import Aliases, NameSet
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.reported_node import (
     FILE_SOURCE,
@@ -86,7 +86,7 @@ class TestAmbiguousAddresses:
     def test_an_address_that_two_nodes_claim_means_neither(self) -> None:
         nodes = inventory(file=[described("n1", "10.0.0.1")], yarn=[described("n2", "10.0.0.1")])
         assert (nodes.find("10.0.0.1"), set(nodes.known_as("10.0.0.1"))) == (None, set())
-        assert (nodes.claimants("10.0.0.1"), nodes.claimants("n1")) == ({"n1", "n2"}, ())
+        assert (nodes.sharing("10.0.0.1"), nodes.sharing("n1")) == ({"n1", "n2"}, ())
         assert nodes.get("n1").conflicts == {"10.0.0.1": ["n2"]}
         assert nodes.get("n2").conflicts == {"10.0.0.1": ["n1"]}
         assert nodes.aliases("n1") == ()
@@ -253,7 +253,7 @@ def test_every_name_that_means_another_machine_is_among_the_changed_ones(steps: 
     for step in steps:
         before = {name: nodes.machine_of(name) for name in names}
         stage(nodes, step)
-        changed = NameIndex(nodes.apply_staged(random.choice([1, 2, None])))
+        changed = NameSet(nodes.apply_staged(random.choice([1, 2, None])))
         for name in names:
             after = nodes.machine_of(name)
             assert after == (nodes.find(name) or name)

@@ -18,7 +18,7 @@ from blocklist.model.claims import author_claim
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, LimitError
 from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, check_limits
-from blocklist.model.names import MachineCount, MachineIndex, normalize_name
+from blocklist.model.names import MachineSet, ReportedMachines, normalize_name
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.time import exact_duration
@@ -29,7 +29,7 @@ from tests.unit.labelled_nodes import labelled_nodes
 
 NOW: Final = 1000
 DAY: Final = 86_400_000
-NOTHING_KNOWN: Final = MachineCount()
+NOTHING_KNOWN: Final = ReportedMachines()
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
@@ -46,8 +46,8 @@ def listener_nodes(minimum: int, *nodes: str, listener_id: str = "jm") -> Listen
     return ListenerNodes(id=listener_id, nodes=frozenset(map(normalize_name, nodes)), minimum=minimum)
 
 
-def names_of(listeners: Iterable[ListenerNodes]) -> MachineIndex:
-    return MachineIndex(name for listener in listeners for name in listener.nodes)
+def names_of(listeners: Iterable[ListenerNodes]) -> MachineSet:
+    return MachineSet(name for listener in listeners for name in listener.nodes)
 
 
 class LimitCase:
@@ -58,7 +58,7 @@ class LimitCase:
         limits: Limits,
         blocked_by: Mapping[str, str | None] | None = None,
         *listeners: ListenerNodes,
-        known: MachineCount = NOTHING_KNOWN,
+        known: ReportedMachines = NOTHING_KNOWN,
         nodes: tuple[BlockedNode, ...] = (),
     ) -> None:
         self.limits = limits
@@ -121,7 +121,7 @@ class TestMaxBlocked:
 class TestShare:
     """BLOCKLIST_MAX_BLOCKED_SHARE."""
 
-    KNOWN: Final = MachineCount(f"n{number}.example.com" for number in range(10))
+    KNOWN: Final = ReportedMachines(f"n{number}.example.com" for number in range(10))
 
     def test_only_confirmed_nodes_count(self) -> None:
         case = LimitCase(Limits(max_share=0.2), {"n0": "x", "elsewhere": "x"}, known=self.KNOWN)
@@ -147,7 +147,7 @@ class TestShare:
         ("share", "known", "max_nodes"), [(0.29, 100, 29), (0.999, 10, 9), (0.1, 9, 1), (1 / 3, 3, 1), (0.2, 3, 1)]
     )
     def test_the_share_is_rounded_down_but_is_at_least_one(self, share: float, known: int, max_nodes: int) -> None:
-        case = LimitCase(Limits(max_share=share), known=MachineCount(f"n{number}" for number in range(known)))
+        case = LimitCase(Limits(max_share=share), known=ReportedMachines(f"n{number}" for number in range(known)))
         nodes = [node(f"n{number}") for number in range(known)]
         assert case.block(*nodes[:max_nodes]) == []
         assert case.block(*nodes[: max_nodes + 1]) != []
@@ -306,7 +306,9 @@ class TestMinimum:
 
     def test_every_violated_limit_is_named(self) -> None:
         limits = Limits(max_blocked=1, max_by_author=1, longest_operator_ms=DAY, max_share=0.5)
-        lines = LimitCase(limits, {"a": "ops"}, listener_nodes(1, "a", "b"), known=MachineCount("ab")).block(node("b"))
+        lines = LimitCase(limits, {"a": "ops"}, listener_nodes(1, "a", "b"), known=ReportedMachines("ab")).block(
+            node("b")
+        )
         assert len(lines) == 5
 
     def test_unblocking_reports_a_remaining_shortfall_and_is_allowed(self) -> None:
@@ -360,15 +362,15 @@ class FakeMinimums:
         return bool(self.listeners)
 
     @property
-    def names(self) -> MachineIndex:
+    def names(self) -> MachineSet:
         return names_of(self.listeners)
 
     def minimums(self, changes: Iterable[Change]) -> list[ListenerNodes]:
         return self.listeners
 
     @property
-    def known(self) -> MachineCount:
-        return MachineCount()
+    def known(self) -> ReportedMachines:
+        return ReportedMachines()
 
 
 class TestLimitGuard:

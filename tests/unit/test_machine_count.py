@@ -1,11 +1,11 @@
-"""MachineCount: how many machines are reported, by whatever names."""
+"""ReportedMachines: how many machines are reported, by whatever names."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.names import MachineCount, normalize_name
+from blocklist.model.names import ReportedMachines, normalize_name
 from tests.unit.counting import count_calls
 
 MACHINES = {"10.0.0.1": "n1", "10.0.0.2": "n2", "node-1": "n1"}
@@ -18,7 +18,7 @@ def machine_of(name: str) -> str:
 
 @given(names, names, names)
 def test_all_names_of_a_machine_count_once(added: list[str], discarded: list[str], asked: list[str]) -> None:
-    count, left = MachineCount(added, machine_of), list(map(normalize_name, added))
+    count, left = ReportedMachines(added, machine_of), list(map(normalize_name, added))
     for name in discarded:
         count.discard(name)
         if normalize_name(name) in left:
@@ -35,24 +35,24 @@ def test_it_is_as_if_the_machines_had_always_been_known(added: list[str], steps:
     def machine(name: str) -> str:
         return known.get(normalize_name(name), normalize_name(name))
 
-    count = MachineCount(added, machine)
+    count = ReportedMachines(added, machine)
     for name, is_known in steps:
         known.pop(name, None)
         known |= {name: MACHINES[name]} if is_known else {}
         count.machines_changed({name})
-    assert len(count) == len(MachineCount(added, machine))
+    assert len(count) == len(ReportedMachines(added, machine))
     for name in added:
         count.discard(name)
     assert len(count) == 0
 
 
 def test_a_short_and_a_full_name_are_one_machine() -> None:
-    count = MachineCount(["n1", "n1.example.com"])
+    count = ReportedMachines(["n1", "n1.example.com"])
     assert (len(count), count.count_matching(["N1", "n2"])) == (1, 1)
 
 
 def test_a_change_costs_no_more_with_many_names() -> None:
-    count = MachineCount(f"n{number}" for number in range(10_000))
+    count = ReportedMachines(f"n{number}" for number in range(10_000))
 
     def change() -> None:
         count.add("10.0.0.1")

@@ -1,4 +1,4 @@
-"""MachineIndex: which machines a changing set of names means."""
+"""MachineSet: which machines a changing set of names means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.names import MachineIndex, same_machine
+from blocklist.model.names import MachineSet, same_machine
 from tests.unit.counting import count_calls
 
 names = st.sampled_from(
@@ -16,9 +16,9 @@ names = st.sampled_from(
 steps = st.lists(st.tuples(st.booleans(), names))
 
 
-def changed(steps: list[tuple[bool, str]]) -> tuple[MachineIndex, set[str]]:
+def changed(steps: list[tuple[bool, str]]) -> tuple[MachineSet, set[str]]:
     """An index after these steps (add or discard), and the names that it must have: in normal form."""
-    index, uses = MachineIndex(), Counter[str]()
+    index, uses = MachineSet(), Counter[str]()
     for adds, name in steps:
         (index.add if adds else index.discard)(name)
         normal = {"n1.": "n1", "::ffff:a00:7": "10.0.0.7"}.get(name, name.lower())
@@ -51,7 +51,7 @@ def test_each_machine_that_some_of_several_names_mean_counts_once(
 
 
 def test_a_short_name_of_thousands_of_full_ones_costs_no_more_than_another() -> None:
-    index = MachineIndex(f"n1.x{number}" for number in range(10_000))
+    index = MachineSet(f"n1.x{number}" for number in range(10_000))
 
     def change() -> None:
         index.add("n1")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import AmbiguousNodeError, ConflictError, InvalidError, NotFoundError
-from blocklist.model.names import HostMatcher, NameIndex, same_machine, usual_spellings
+from blocklist.model.names import HostMatcher, NameSet, same_machine, usual_spellings
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import MAX_MATCHES, BlocklistTracker, find_blocked
 
@@ -55,7 +55,7 @@ def ids(nodes: list[BlockedNode]) -> list[str]:
 def test_case_short_and_full_names_and_spellings_of_an_address_mean_one_machine(name: str, other: str) -> None:
     assert same_machine(name, other)
     assert same_machine(other, name)
-    assert list(NameIndex([name]).matching(other)) == [name]
+    assert list(NameSet([name]).matching(other)) == [name]
     assert HostMatcher([other], {}).hosts_of(name) == {other}
 
 
@@ -63,12 +63,12 @@ def test_case_short_and_full_names_and_spellings_of_an_address_mean_one_machine(
 def test_other_labels_domains_and_numbers_mean_another_machine(name: str, other: str) -> None:
     assert not same_machine(name, other)
     assert not same_machine(other, name)
-    assert list(NameIndex([name]).matching(other)) == []
+    assert list(NameSet([name]).matching(other)) == []
 
 
 @given(st.lists(st.tuples(st.booleans(), names)), names)
 def test_an_index_finds_each_added_name_of_the_machine_once(steps: list[tuple[bool, str]], name: str) -> None:
-    index, expected = NameIndex(), set[str]()
+    index, expected = NameSet(), set[str]()
     for add, changed in steps:
         (index.add if add else index.discard)(changed)
         (expected.add if add else expected.discard)(changed)

@@ -12,7 +12,7 @@ from typing import Final
 
 from blocklist.managers.plan import NotInForce, merged_block
 from blocklist.managers.stopping import Stopping
-from blocklist.model.names import NameIndex, normalize_address, normalize_name
+from blocklist.model.names import NameSet, normalize_address, normalize_name
 from blocklist.model.node import BlockedNode
 
 log = logging.getLogger("blocklist.managers")
@@ -55,7 +55,7 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
     Such a name means the host that has it, or whose name is its first label; not all hosts of which it is the first.
     """
     looked_up: dict[str, Collection[str]] = {}
-    index = NameIndex(hosts, lambda name: looked_up.get(name, ()))
+    index = NameSet(hosts, lambda name: looked_up.get(name, ()))
     ids: defaultdict[str, list[str]] = defaultdict(list)
     refused: dict[str, str] = {}
     pending: dict[str, str] = {}
