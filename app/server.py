@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from ipaddress import IPv6Address
 from typing import Any, Final
 
 import structlog
@@ -60,7 +61,13 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.lifespan = Lifespan(self.config, self._app)
         try:
+            if sockets is None and _is_every_address(self.config.host):
+                # The event loop would listen on IPv6 alone.
+                address = (self.config.host, self.config.port)
+                sockets = [socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True)]
             await super().startup(sockets)
+        except OSError as error:
+            raise _listen_error(self.config, error) from None
         except SystemExit as error:
             # uvicorn exits where it handles the error of the socket.
             if isinstance(error.__context__, OSError):
@@ -74,6 +81,14 @@ class Server(uvicorn.Server):
         log.info("stopping")
         self._app.state.service.stop_streams()
         await super().shutdown(sockets)
+
+
+def _is_every_address(host: str) -> bool:
+    """Whether this is the unspecified address of IPv6: it means IPv4 too."""
+    try:
+        return IPv6Address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _listen_error(config: uvicorn.Config, error: OSError) -> SettingsError:

@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     )
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than loopback needs `BLOCKLIST_AUTH=tokens`."""
+    """Address to listen on; `::` is every address, of IPv4 too. Any but loopback needs `BLOCKLIST_AUTH=tokens`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8224
     """Port to listen on; 0 chooses a free one."""
     auth: Literal["off", "tokens"] = "off"

@@ -174,6 +174,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.client is not None:
+            # A client of IPv4 at a socket for both.
+            self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         self._limits.connections = self.connections
         if len(self.connections) > self._limits.max_connections:
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; try again later.")

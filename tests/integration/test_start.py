@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 from contextlib import closing
@@ -97,6 +98,23 @@ class TestSettings:
         done = run_app(env=settings_for(migrated, host="192.0.2.1", **access))
         assert_refused(done, "BLOCKLIST_HOST: the service cannot listen on 192.0.2.1")
         assert done.returncode == 2
+
+    @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+    @pytest.mark.parametrize("host", ["::", "0:0:0:0:0:0:0:0", "0::0"])
+    def test_the_unspecified_address_of_ipv6_listens_on_ipv4_too(
+        self, tmp_path: Path, migrated: Path, host: str
+    ) -> None:
+        access = {"auth": "tokens", "admin_token_file": str(tmp_path / "admin.token"), "trusted_proxies": "127.0.0.0/8"}
+        shutil.copy(migrated, tmp_path / "blocklist.db")
+        with ServiceProcess(tmp_path, host=host, **access) as service:
+            token = (tmp_path / "admin.token").read_text().strip()
+            headers = {"authorization": f"Bearer {token}", "x-forwarded-user": "ada"}
+            for number, address in enumerate(("127.0.0.1", "[::1]")):
+                url = f"http://{address}:{service.port}/blocklist/nodes/n{number}"
+                assert httpx.put(url, json=block(), headers=headers, trust_env=False).status_code == 201
+            listed = httpx.get(f"{service.url}/blocklist?details=true", headers=headers, trust_env=False).json()
+            # Only the first came from a trusted proxy.
+            assert [listed[name]["createdBy"] == "ada" for name in ("n0", "n1")] == [True, False]
 
 
 class TestDatabase:
