@@ -223,6 +223,11 @@ class Alert:
         """The owner of its claim."""
         return f"alertmanager/{self.fingerprint}"
 
+    @property
+    def last_at(self) -> int | None:
+        """The later one of its times: senders may give an end before the beginning."""
+        return _latest(self.started_at, self.ended_at)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
@@ -247,8 +252,7 @@ def is_late(alert: Alert, event: AlertEvent | None, now: int, duration: int) -> 
         return False
     if alert.firing:
         return _has_ended(alert, event) and event.resolved_at is not None and now < event.resolved_at + duration
-    end = alert.started_at if alert.ended_at is None else alert.ended_at
-    return event.started is not None and end is not None and end < event.started
+    return event.started is not None and alert.last_at is not None and alert.last_at < event.started
 
 
 def is_dismissed(alert: Alert, event: AlertEvent | None, dismissal: Dismissal | None) -> bool:
@@ -268,11 +272,14 @@ def is_known(alert: Alert, event: AlertEvent | None) -> bool:
 def event_after(alert: Alert, event: AlertEvent | None, now: int, revision: int) -> AlertEvent:
     """The last event of an alert after a post that is not late; `revision` is that of the list then."""
     before = event or AlertEvent(None)
-    started = max(filter(None, (before.started, alert.started_at)), default=None)
+    started = _latest(before.started, alert.started_at)
     if alert.firing:
         return AlertEvent(started, revision=before.revision)
-    ended = alert.started_at if alert.ended_at is None else alert.ended_at
-    return AlertEvent(started, ended, now, revision)
+    return AlertEvent(started, _latest(before.ended, alert.last_at), now, revision)
+
+
+def _latest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def _has_ended(alert: Alert, event: AlertEvent) -> bool:
@@ -606,12 +613,22 @@ def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: A
 
 
 def _by_node(alerts: Iterable[Alert]) -> dict[str, list[Alert]]:
-    """Alerts by node; the last one if repeated. Nodes with only resolved alerts come first: they make room."""
+    """Alerts by node; the latest one if repeated. Nodes with only resolved alerts come first: they make room."""
     by_node: dict[str, dict[str, Alert]] = {}
     for alert in alerts:
-        by_node.setdefault(alert.node, {})[alert.fingerprint] = alert
+        found = by_node.setdefault(alert.node, {})
+        before = found.get(alert.fingerprint)
+        if before is None or not _is_over(alert, before):
+            found[alert.fingerprint] = alert
     ordered = sorted(by_node.items(), key=lambda item: any(alert.firing for alert in item[1].values()))
     return {node: list(by_fingerprint.values()) for node, by_fingerprint in ordered}
+
+
+def _is_over(alert: Alert, other: Alert) -> bool:
+    """Whether another post about the same alert, in whatever order, is about the end of its event, or a later one."""
+    if alert.started_at is None or other.started_at is None:
+        return False
+    return (alert.started_at, not alert.firing) < (other.started_at, not other.firing)
 
 
 def _parts(alerts_by_node: Mapping[str, Sequence[Alert]], size: int) -> Iterator[Mapping[str, Sequence[Alert]]]:

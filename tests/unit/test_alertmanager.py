@@ -14,6 +14,7 @@ from app.alertmanager import (
     Alert,
     AlertmanagerPost,
     AlertOutcome,
+    _by_node,
     alert_cause,
     decide,
     event_after,
@@ -279,8 +280,9 @@ class TestLatePosts:
             [(ENDED, SEEN_END)],
             [(ENDED, SEEN_END - MINUTE), (ENDED, SEEN_END)],
             [(replace(FIRED, started_at=NOW - 5000), NOW), (ENDED, SEEN_END)],
+            [(FIRED, NOW), (replace(ENDED, ended_at=NOW + MINUTE), SEEN_END), (replace(ENDED, ended_at=1), SEEN_END)],
         ],
-        ids=["fired and ended", "again and again", "the end came first", "the end came twice", "it began twice"],
+        ids=["fired and ended", "again and again", "end first", "end twice", "began twice", "end before the beginning"],
     )
     def test_a_firing_post_after_the_end(self, posts: list[tuple[Alert, int]]) -> None:
         event = events(*posts)
@@ -301,6 +303,12 @@ class TestLatePosts:
         assert is_late(ENDED, event, NOW + 6 * MINUTE, HOUR)
         assert not is_late(replace(ENDED, ended_at=NOW + 6 * MINUTE), event, NOW + 6 * MINUTE, HOUR)
         assert is_late(replace(ENDED, ended_at=None), event, NOW + 6 * MINUTE, HOUR), "by its start alone"
+
+    def test_of_two_in_one_post_the_end_counts_in_whatever_order(self) -> None:
+        anew = replace(FIRED, started_at=NOW + 5 * MINUTE)
+        for posted, counts in (([FIRED, ENDED], ENDED), ([ENDED, FIRED], ENDED), ([anew, ENDED, FIRED], anew)):
+            assert _by_node(posted) == {"n1": [counts]}
+        assert _by_node([A_RESOLVED, A]) == {"n1": [A]}, "without times the last one"
 
     def test_without_times_no_post_is_late(self) -> None:
         event = events((A, NOW), (A_RESOLVED, NOW + 1))
