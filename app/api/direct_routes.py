@@ -25,7 +25,7 @@ def call_directly(route: BaseRoute) -> None:
     if type(route) is not APIRoute or route.body_field is not None:
         return
     try:
-        endpoint = _Call(route.dependant)
+        endpoint = _PlannedCall(route.dependant)
     except _NotPlannedError:
         return
 
@@ -45,7 +45,7 @@ class _NotPlannedError(Exception):
     """FastAPI must resolve the parameters."""
 
 
-class _Call:
+class _PlannedCall:
     """A call of an endpoint or of a dependency. Raises _NotPlannedError."""
 
     def __init__(self, dependant: Dependant) -> None:
@@ -65,7 +65,7 @@ class _Call:
             raise _NotPlannedError
         self.name = dependant.name
         self._request_name = dependant.request_param_name
-        self._dependencies = [_Call(each) for each in dependant.dependencies]
+        self._dependencies = [_PlannedCall(each) for each in dependant.dependencies]
         self._path = [(each.name, each.alias) for each in dependant.path_params if _is_plain_text(each)]
         self._headers = [(each.name, each.alias) for each in dependant.header_params if _is_list_of_fields(each)]
         others = [each for each in dependant.header_params if not _is_list_of_fields(each)]

@@ -182,5 +182,5 @@ class TestStart:
         env = environment(telemetry="otlp", database_url=url_of(migrated), port="0") | {"PYTHONPATH": str(tmp_path)}
         done = run_app(env=env, forked=False)
         assert done.returncode == 2
-        assert "pip install opentelemetry-sdk" in done.stderr
+        assert "pip install 'blocklist[telemetry]'" in done.stderr
         assert "Traceback" not in done.stderr
