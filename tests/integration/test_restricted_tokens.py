@@ -67,7 +67,7 @@ def test_every_other_route_that_changes_something_is_refused(
         named = path.replace("{node_id}", "n1").replace("{owner:owner}", "anna").replace("{id}", "app-1")
         body = BODIES.get(path, claim(cause="x") if "claims" in path else block(allowMerge=True))
         statuses = set()
-        for params in ({}, {"dryRun": "true"}, {"selector": "name=n1"}, {"node": "n1"}):
+        for params in ({}, {"dryRun": "true"}, {"selector": "name=n1"}, {"node": "n1"}, {"owner": "me"}):
             answer = client.request(method, named, json=None if method == "DELETE" else body, params=params)
             statuses.add(answer.status_code)
         assert 403 in statuses
