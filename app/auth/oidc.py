@@ -90,10 +90,7 @@ class JwksCache:
         if (key := self._find(kid)) is not None:
             return key
         if self._failure:
-            raise JwksError(
-                f"The JWT cannot be verified: the keys of its issuer {self._failure}. Try again later, and see the log"
-                " of the service for the reason."
-            )
+            raise JwksError(f"The JWT cannot be verified, because its issuer {self._failure}.")
         raise JwksError("The JWT is signed with a key that its issuer does not publish.")
 
     def has(self, key_id: str) -> bool:
@@ -130,7 +127,11 @@ class JwksCache:
         except (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError) as error:
             # Of an issuer that answers oddly it would be wrong to say that it is unreachable.
             odd = isinstance(error, OddAnswerError | ValueError | RecursionError)
-            self._failure = "were not in its answer" if odd else "cannot be fetched, because it is unreachable"
+            self._failure = (
+                "does not answer as one; the log of the service has the reason"
+                if odd
+                else "is unreachable; try again later"
+            )
             reason = str(error) or type(error).__name__
             log.warning("the keys of an issuer of JWTs could not be fetched", issuer=self._issuer, reason=reason)
         else:
