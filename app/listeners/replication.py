@@ -477,6 +477,7 @@ class ListenerWriter:
         if not self._knows_renewals():
             return
         now = self._clock()
+        self._cut_leases(now)
         before = now - (LEASE_GRACE_MS if self._ownership.others else 0)
         ended = [entry for entry in self._directory.entries if not entry.expired and not entry.listener.is_live(before)]
         self._expiring.update(entry.id for entry in ended)
@@ -490,6 +491,12 @@ class ListenerWriter:
                 for entry in ended:
                     if entry.id in expired:
                         self._log_expired(entry)
+
+    def _cut_leases(self, now: int) -> None:
+        """None lasts longer from now on than it is long: the clock was set back, or another replica's is ahead."""
+        for entry in self._directory.entries:
+            if entry.listener.lease_end > now + entry.listener.lease and not entry.expired:
+                entry.listener = replace(entry.listener, lease_end=now + entry.listener.lease)
 
     async def _expire(self, ended: Sequence[ListenerEntry], before: int) -> None:
         for entry in ended:

@@ -48,7 +48,7 @@ _POSTGRESQL: Final[Mapping[str, str]] = {
     "53100": _DISK_FULL,
     "53300": _TOO_MANY_CONNECTIONS,
     LOCK_NOT_AVAILABLE: _LOCKED,
-    "57014": _LOCKED,
+    "57014": "The database ended a statement: an administrator cancelled it, or it waited too long; try again.",
     "57P03": _STARTING,
     "58030": _DISK_ERROR,
     "XX001": DAMAGED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -53,3 +54,16 @@ def test_a_lapsed_listener_stays_lapsed_when_the_clock_is_set_back(database_url:
         assert client.post("/listeners/jm/heartbeat", json={"sessionId": "s1"}).status_code == 404
         client.put("/listeners/jm", json=registration_body(leaseSeconds=5)).raise_for_status()
         assert client.get("/listeners/jm").json()["state"] == "live"
+
+
+@pytest.mark.databases("sqlite", "postgresql")
+def test_a_clock_set_back_does_not_prolong_a_lease(database_url: str) -> None:
+    """Until the clock has passed the old time again, a listener that has ended would count as live."""
+    clock = ManualClock(unix_millis() + 3_600_000)
+    with running_service(database_url, clock) as client:
+        client.put("/listeners/jm", json=registration_body(leaseSeconds=5)).raise_for_status()
+        clock.now -= 3_600_000
+        time.sleep(1.5)
+        assert client.get("/listeners/jm").json()["state"] == "live"
+        clock.now += 6_000
+        wait_until(lambda: client.get("/listeners/jm").json()["state"] == "lapsed")

@@ -278,9 +278,9 @@ class TestReplicas:
 
 
 class TestStart:
-    def test_a_wrong_url_is_reported_by_its_position(self, migrated: Path) -> None:
+    def test_a_wrong_url_is_reported_by_its_position(self, database_url: str) -> None:
         urls = f"json://127.0.0.1/ok,slack://{SECRET}"
-        done = run_app(env=environment(notify_url=urls, database_url=url_of(migrated), port="0"))
+        done = run_app(env=environment(notify_url=urls, database_url=database_url, port="0"))
         assert done.returncode == 2
         assert "BLOCKLIST_NOTIFY_URL: URL 2 is not one that apprise accepts" in done.stderr
         assert SECRET not in done.stderr + done.stdout

@@ -86,16 +86,16 @@ class TestSettings:
     def test_an_unknown_command_is_refused(self, migrated: Path) -> None:
         assert_refused(run_app("sevre", env=settings_for(migrated), forked=False), "sevre")
 
-    def test_a_port_in_use_stops_the_start(self, migrated: Path) -> None:
+    def test_a_port_in_use_stops_the_start(self, database_url: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
-            done = run_app(env=environment(database_url=url_of(migrated), port=port))
+            done = run_app(env=environment(database_url=database_url, port=port))
         assert_refused(done, f"BLOCKLIST_PORT: port {port} of 127.0.0.1 is in use")
         assert done.returncode == 2
 
-    def test_an_address_of_another_machine_stops_the_start(self, migrated: Path) -> None:
-        access = {"auth": "tokens", "admin_token_file": str(migrated.with_name("other.token"))}
-        done = run_app(env=settings_for(migrated, host="192.0.2.1", **access))
+    def test_an_address_of_another_machine_stops_the_start(self, database_url: str, tmp_path: Path) -> None:
+        access = {"auth": "tokens", "admin_token_file": str(tmp_path / "other.token")}
+        done = run_app(env=environment(database_url=database_url, port=str(free_port()), host="192.0.2.1", **access))
         assert_refused(done, "BLOCKLIST_HOST: the service cannot listen on 192.0.2.1")
         assert done.returncode == 2
 
