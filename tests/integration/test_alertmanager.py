@@ -225,13 +225,6 @@ class TestDismissal:
         in_process_client.delete(f"/blocklist/nodes/n1/claims/{owner}").raise_for_status()
         assert post_alerts(in_process_client, post(self.FIRING)) == {"blocked": 1}
 
-    @pytest.mark.parametrize("starts", [None, 5, "", "soon", "1970-01-01T00:16:39", "0001-01-01T00:00:00Z"], ids=repr)
-    def test_without_a_valid_start_too(self, in_process_client: httpx2.Client, starts: object) -> None:
-        value = {**self.FIRING, "startsAt": starts}
-        post_alerts(in_process_client, post(value))
-        in_process_client.delete("/blocklist/nodes/n1").raise_for_status()
-        assert post_alerts(in_process_client, post(value)) == {"dismissed": 1}
-
     @ON_BOTH
     def test_a_new_start_without_an_end_changes_nothing(self, database_url: str, clock: ManualClock) -> None:
         """As after a restart of Prometheus."""

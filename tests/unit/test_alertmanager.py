@@ -187,13 +187,6 @@ class TestRepeats:
         # Blocked, expired, blocked.
         assert (simulation.revision, simulation.outcomes, simulation.cause) == (3, [AlertOutcome.BLOCKED], A_PART)
 
-    def test_after_a_manual_unblock_the_next_post_blocks_again(self) -> None:
-        simulation = NodeSimulation().post(A)
-        draft = Draft(simulation.tracker, NOW)
-        draft.unblock("n1")
-        simulation._commit(draft)
-        assert simulation.post(A).outcomes == [AlertOutcome.BLOCKED]
-
 
 class TestResolving:
     """The node is unblocked when the last alert that holds it has resolved, unless there is another cause."""
@@ -517,6 +510,12 @@ class TestReading:
     )  # fmt: skip
     def test_ignored_alerts_have_an_outcome(self, value: Any, outcome: AlertOutcome) -> None:
         assert read_alert(value, "node") is outcome
+
+    @pytest.mark.parametrize("starts", [None, 5, "", "soon", "1970-01-01T00:16:39", "0001-01-01T00:00:00Z"], ids=repr)
+    def test_an_invalid_start_is_unknown(self, starts: object) -> None:
+        read = read_alert({**alert_body(), "startsAt": starts}, "node")
+        assert isinstance(read, Alert)
+        assert read.started_at is None
 
     def test_the_whole_fingerprint_is_used(self) -> None:
         read = read_alert({**alert_body(), "fingerprint": "809c736d29768b8c"}, "node")

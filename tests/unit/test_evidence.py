@@ -28,8 +28,10 @@ from blocklist.model.evidence import (
     due_blocks,
     evidence_claim,
 )
+from blocklist.model.inventory import Inventory
 from blocklist.model.names import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls
 
@@ -284,6 +286,44 @@ class TestMachines:
     def test_one_application_that_uses_two_names_counts_once(self) -> None:
         store = new_store()
         store.record("x", {"n1": EXCLUDED, "n1.a": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == []
+
+
+class TestNamesInTheInventory:
+    """Names and addresses that only the inventory knows are one machine."""
+
+    def store(self, *nodes: ReportedNode) -> EvidenceStore:
+        inventory = Inventory()
+        inventory.stage_nodes(NodeSource(kind=SourceKind.MANAGER, name="yarn"), nodes)
+        inventory.apply_staged()
+        return EvidenceStore(2, lambda application: application, inventory.aliases, inventory.machine_of)
+
+    N7 = ReportedNode(id="n7", names=("worker-7.rack2",), addresses=("10.0.0.7",))
+
+    def test_a_name_and_an_address_count_together(self) -> None:
+        store = self.store(self.N7)
+        store.record("x", {"10.0.0.7": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == []
+        store.record("y", {"worker-7.rack2": EXCLUDED}, NOW)
+        assert len(due_nodes(store, NOW)) == 1
+
+    def test_two_names_that_one_application_reports_are_one_node(self) -> None:
+        store = self.store(self.N7)
+        for application in "xy":
+            store.record(application, {"10.0.0.7": EXCLUDED, "worker-7.rack2": EXCLUDED}, NOW)
+        assert len(due_nodes(store, NOW)) == 1
+
+    def test_evidence_from_before_an_unblock_under_another_name_does_not_count(self) -> None:
+        store = self.store(self.N7)
+        store.record("x", {"10.0.0.7": EXCLUDED}, NOW)
+        store.record("y", {"worker-7.rack2": EXCLUDED}, NOW)
+        store.record_unblock("n7", NOW + 1)
+        assert due_nodes(store, NOW + 1) == []
+
+    def test_an_address_of_two_nodes_counts_for_neither(self) -> None:
+        store = self.store(*(ReportedNode(id=node, addresses=("10.0.0.7",)) for node in ("n7", "n8")))
+        for application, node in (("x", "10.0.0.7"), ("y", "n7"), ("z", "n8")):
+            store.record(application, {node: EXCLUDED}, NOW)
         assert due_nodes(store, NOW) == []
 
 
