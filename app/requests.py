@@ -44,6 +44,13 @@ from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName
 from blocklist.wire.nodes import ActionName
 from blocklist.wire.tokens import RoleName
 
+MAX_NODE_BODY: Final = 64 * 1024
+"""Maximum size of a request body for one node, in bytes; also of forms and other small bodies."""
+MAX_NODES_BODY: Final = 1024 * 1024
+"""Maximum size of a request body for several nodes, in bytes."""
+MAX_REPORT_BODY: Final = 2 * 1024 * 1024
+"""Maximum size of a heartbeat, in bytes."""
+
 
 def _parse_flag(value: object) -> bool:
     if value is True or value == "true":

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
 from app.api.authentication import ClaimsOperator, author
-from app.api.request_body import body_schema, parse_in_turns, read_body
+from app.api.parameters import body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from blocklist.model.changes import Source

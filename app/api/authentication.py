@@ -12,10 +12,10 @@ from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 from starlette.routing import BaseRoute
 
-from app.api.request_body import MAX_NODE_BODY
 from app.auth.credential import ANONYMOUS, AUTH_DISABLED, PRINCIPAL_KEY, Credential, Principal, Stream
 from app.auth.sessions import COOKIE, Session
 from app.net.addresses import client_address
+from app.requests import MAX_NODE_BODY
 from app.service import Service, service_of
 from app.watch import ClientKey, ClientSlots
 from blocklist.model.changes import Author, Source

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from app.api.authentication import ClaimsOperator, author
 from app.api.node_status import Prefer, requested_wait, task_managers_on, wait_until_applied
-from app.api.request_body import require_empty_body
+from app.api.parameters import require_empty_body
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
 from app.engine.handler import Command, Outcome

@@ -15,12 +15,15 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from app.api.authentication import REQUIRE_READER
 from app.api.change import Blocking, Freeing, RequestedChange, remove_claim, removed_claim_body, require_known
 from app.api.node_status import AMBIGUOUS
-from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp, list_at
-from app.api.request_body import (
+from app.api.parameters import (
     EMPTY_BODY,
-    MAX_NODE_BODY,
-    MAX_NODES_BODY,
+    AllowedParameters,
+    Limit,
+    MinRevision,
+    NodeId,
+    Timestamp,
     body_schema,
+    list_at,
     nodes_body_schema,
     parse_by_node,
     read_body,
@@ -28,7 +31,7 @@ from app.api.request_body import (
 )
 from app.api.responses import FROM_MEMORY, CompactedProblem, JsonResponse, problem_responses
 from app.engine.handler import Command, Outcome
-from app.requests import ClaimRequest
+from app.requests import MAX_NODE_BODY, MAX_NODES_BODY, ClaimRequest
 from app.service import Service, service_of
 from blocklist.model.automatic_blocks import Dismissal, Dismissals
 from blocklist.model.claims import (

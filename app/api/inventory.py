@@ -12,9 +12,9 @@ from pydantic import AfterValidator
 
 from app.api.authentication import REQUIRE_READER
 from app.api.node_status import task_managers_on
+from app.api.nodes import ReadSelector, warnings_of
 from app.api.parameters import Limit, NodeId
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, problem_responses, revision_headers
-from app.api.selection import ReadSelector, warnings_of
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError

@@ -9,11 +9,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api.authentication import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole, listener_principal
-from app.api.parameters import AllowedParameters, ResourceId
-from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, parse_in_turns, read_body
+from app.api.parameters import AllowedParameters, ResourceId, body_schema, parse_in_turns, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.listeners.state import ListenerEntry
-from app.requests import HeartbeatBody, Id, RegistrationBody, SessionBody
+from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, RegistrationBody, SessionBody
 from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.listener import Report

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from app.api.request_body import TooLargeError
+from app.api.parameters import TooLargeError
 from app.auth.authenticator import LastAdminError
 from app.engine.handler import CommandFailedError
 from app.listeners.reports import KnownNodes, ReportsTooLargeError, TooManyListenersError

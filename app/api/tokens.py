@@ -7,10 +7,9 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 
 from app.api.authentication import Admin, Reader
-from app.api.parameters import ResourceId
-from app.api.request_body import MAX_NODE_BODY, body_schema, read_body
+from app.api.parameters import ResourceId, body_schema, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
-from app.requests import TokenRequest
+from app.requests import MAX_NODE_BODY, TokenRequest
 from app.service import service_of
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role

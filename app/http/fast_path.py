@@ -22,7 +22,6 @@ from uvicorn.server import ServerState
 
 from app.api.authentication import author
 from app.api.nodes import block_command, block_response, several_warning
-from app.api.request_body import MAX_NODE_BODY
 from app.api.responses import internal_error, problem_for
 from app.auth.credential import AUTH_DISABLED, Credential
 from app.engine.cached_list import CachedList, CachedResponse
@@ -30,6 +29,7 @@ from app.engine.handler import Outcome
 from app.engine.list_view import ListView
 from app.logs import REQUEST_ID_HEADER, client_request_id, isolated, new_request_id
 from app.net.addresses import HostPolicy, client_address
+from app.requests import MAX_NODE_BODY
 from app.service import Service
 from app.watch import ClientKey, ClientSlots, wait_seconds
 from blocklist.model.errors import BlocklistError, UnavailableError

@@ -14,10 +14,11 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
-from app.api.request_body import MAX_NODE_BODY, TooLargeError
+from app.api.parameters import TooLargeError
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.page.shared import OperatorVisitor, Visitor, render_page, utc
+from app.requests import MAX_NODE_BODY
 from blocklist.model.draft import check_distinct
 from blocklist.model.errors import BlocklistError, InvalidError, UnauthorizedError
 from blocklist.model.names import Aliases, no_aliases

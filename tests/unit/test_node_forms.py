@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.alertmanager import Alert, read_alert
-from app.api.request_body import parse_by_node
+from app.api.parameters import parse_by_node
 from app.requests import HeartbeatBody
 from blocklist.client.client import node_path
 from blocklist.model.errors import InvalidError
