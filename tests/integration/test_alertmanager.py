@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from app.settings import SettingsError, read_settings
+from app.store.automatic import AlertEvent, read_events
 from blocklist.model.automatic_blocks import MEMORY_MS
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
@@ -309,6 +310,22 @@ class TestEvents:
         assert post_alerts(in_process_client, post(resolved(0))) == {"unchanged": 1}
         assert post_alerts(in_process_client, post(firing(0))) == {"late": 1}
         assert get_node(in_process_client) is None
+
+    def test_what_another_replica_has_seen_end_meanwhile_is_undone(
+        self, in_process_client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The end is written after this post has read what is known, and before it writes what it knows."""
+        post_alerts(in_process_client, post(resolved(0)))
+        asked: list[object] = []
+
+        def read_too_early(*args: Any) -> dict[str, AlertEvent]:
+            asked.append(args)
+            return {} if len(asked) == 1 else read_events(*args)
+
+        monkeypatch.setattr("app.alertmanager.read_events", read_too_early)
+        assert post_alerts(in_process_client, post(firing(0), firing(0, node="n2"))) == {"blocked": 1, "late": 1}
+        assert (get_node(in_process_client), get_node(in_process_client, "n2") is None) == (None, False)
+        assert post_alerts(in_process_client, post(firing(0))) == {"late": 1}
 
     def test_the_end_of_an_earlier_event_frees_nothing(
         self, in_process_client: httpx2.Client, clock: ManualClock
