@@ -6,10 +6,7 @@ import httpx
 import pytest
 
 from tests.integration.bodies import EVACUATE, all_changes, block, current_list, later, revision_of
-from tests.integration.databases import ON_BOTH
 from tests.integration.problems import problem_of
-
-pytestmark = ON_BOTH
 
 
 def test_each_node_has_its_own_status_and_one_revision_in_the_order_of_the_body(

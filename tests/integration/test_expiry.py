@@ -10,12 +10,9 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.bodies import EVACUATE, all_changes, block, current_list, revision_of
-from tests.integration.databases import ON_BOTH
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-
-pytestmark = ON_BOTH
 
 START = 1_000_000
 END = 1_060_000

@@ -12,7 +12,7 @@ import pytest
 from app.main import unix_millis
 from app.store import postgresql
 from app.store.database import SchemaError, check_schema, make_store, migrate
-from tests.integration.test_postgresql_commit import blocks
+from tests.integration.test_postgresql import blocks
 from tests.pgbouncer import pgbouncer
 from tests.postgres import PASSWORD, PostgresServer
 

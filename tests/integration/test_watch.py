@@ -11,12 +11,10 @@ from httpx_sse import EventSource
 
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start, StartInProcess
-from tests.integration.databases import ON_BOTH, ON_SQLITE
+from tests.integration.databases import ON_SQLITE
 from tests.integration.event_stream import changes, next_events, revisions, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
-
-pytestmark = ON_BOTH
 
 
 def history_of(client: httpx.Client) -> str:
