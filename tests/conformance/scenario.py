@@ -31,6 +31,13 @@ class Notification:
     unblocked: Mapping[str, str] = field(default_factory=dict)
     snapshot: bool = False
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether FLIP-224 has no call for it: a ResourceManager that registers on an empty list hears that it is
+        empty, so that it frees what it may still block, and acknowledges that.
+        """
+        return self.snapshot and not self.blocked
+
 
 @dataclass(frozen=True, kw_only=True)
 class Register:

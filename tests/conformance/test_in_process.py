@@ -75,7 +75,7 @@ class InProcessSubject:
         return nodes[-1] in self.tracker.blocked(self.now) if nodes else None
 
     def notifications(self, party: str, number: int) -> list[Notification]:
-        return self.calls[party]
+        return [call for call in self.calls[party] if not call.tells_nothing]
 
     def _of(self, party: str) -> Listener:
         return next(listener for listener in self.listeners.values() if listener.session == party)

@@ -49,7 +49,7 @@ class ManagerParty(LabelManager):
     """The manager with what it had applied last."""
 
     def __init__(self, url: str, step: Register, stack: ExitStack) -> None:
-        self.yarn = AnyHost([])
+        self.yarn = AnyHost(["spare"])
         stop = Stopping()
         resource_manager = ResourceManager([stack.enter_context(serving(self.yarn))], Access(), stop, 60)
         super().__init__(resource_manager, MarkLabels(), stop, AddressNames(stop), min_nodes=0)

@@ -66,6 +66,7 @@ def test_a_blocked_node_gets_no_new_pods_until_its_block_ends(
             "action": "mark",
             "cause": "Hot machine",
             "by": None,
+            "machine": "example:///eu-1-a/i-00031",
             "manager": "kubernetes",
         }
         assert is_free(kubelets.node("marked-32"))
