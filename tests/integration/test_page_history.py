@@ -73,12 +73,3 @@ def test_no_query_has_charts_computed_more_often(client: TestClient, computed: l
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda query: get(client, query[0], before=query[1]), queries))
     assert len(computed) == len(PERIODS)
-
-
-def test_charts_are_computed_again_after_the_clock_was_set_back(
-    client: TestClient, clock: ManualClock, computed: list[int]
-) -> None:
-    get(client)
-    clock.now -= 60_000
-    get(client)
-    assert computed == [NOW, NOW - 60_000]

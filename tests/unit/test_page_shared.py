@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.page.shared import MAX_VALUES, SharedValues
+from app.page.shared import MAX_VALUES, ClusterShare, SharedValues
 from tests.integration.in_process import ManualClock
 
 
@@ -78,3 +78,17 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     value(0)
     value(1)
     assert made == [1]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "known", "text"),
+    [
+        (12, 340, "3.5 %"),
+        (0, 340, "0.0 %"),
+        (1, 10_000, "< 0.1 %"),
+        (9_999, 10_000, "> 99.9 %"),
+        (340, 340, "100.0 %"),
+    ],
+)
+def test_none_and_all_are_shown_only_if_that_is_exact(blocked: int, known: int, text: str) -> None:
+    assert ClusterShare(blocked, known).percent == text
