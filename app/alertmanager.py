@@ -359,7 +359,7 @@ class _Node:
             return self._renew(alert, current) if self._needs_renewal(alert, current) else AlertOutcome.UNCHANGED
         if len(self.remaining) >= MAX_CLAIMS:
             return AlertOutcome.CROWDED
-        self._put(alert, self._now, alert_cause(alert.name, alert.summary))
+        self._put(alert, self._now, alert_cause(alert.name, alert.summary), continues=self._continues)
         return AlertOutcome.BLOCKED if self._was_free else AlertOutcome.MERGED
 
     def _needs_renewal(self, alert: Alert, current: Claim) -> bool:
@@ -368,15 +368,13 @@ class _Node:
 
     def _renew(self, alert: Alert, current: Claim) -> AlertOutcome:
         """The cause stays: a summary with a measured value would change it each time."""
-        self._put(alert, current.block.start, current.block.cause)
+        self._put(alert, current.block.start, current.block.cause, continues=current.continues)
         return AlertOutcome.RENEWED
 
-    def _put(self, alert: Alert, start: int, cause: str) -> None:
+    def _put(self, alert: Alert, start: int, cause: str, *, continues: bool) -> None:
         end = self._now + self._duration
         block = BlockedNode(id=alert.node, action=alert.action, start=start, end=end, cause=cause)
-        claim = Claim(
-            owner=alert.owner, author=self._author, block=block, repeat=self._repeat, continues=self._continues
-        )
+        claim = Claim(owner=alert.owner, author=self._author, block=block, repeat=self._repeat, continues=continues)
         self.remaining[claim.owner] = claim
         self._changed.add(claim.owner)
 

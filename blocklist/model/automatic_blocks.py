@@ -97,11 +97,14 @@ class AutomaticBlocks:
     ) -> Repeat | None:
         """The repeat that an automatic block of a node is at `now`, also after what a draft has changed; None if first.
 
-        A block that has not ended does not count: what is claimed is added to it. Nor does the last one, if the new one
+        The last block does not count if it has not ended, as what is claimed is added to it, or if the new one
         `continues` it.
         """
-        earlier = [it for it in self._of_machine(view, node_id, now) if it.end is not None and it.end <= now]
-        return self._rule.repeat(usual, self._count_within(earlier[:-1] if continues else earlier, now))
+        blocks = self._of_machine(view, node_id, now)
+        earlier = [it for it in blocks[:-1] if it.end is not None and it.end <= now]
+        if blocks and not continues and (last := blocks[-1]).end is not None and last.end <= now:
+            earlier.append(last)
+        return self._rule.repeat(usual, self._count_within(earlier, now))
 
     def count(self, view: BlocklistView, node_id: str, now: int) -> int:
         """Number of automatic blocks of a node that count at `now`, with one that has not ended."""

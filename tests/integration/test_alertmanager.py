@@ -337,6 +337,22 @@ class TestEvents:
         assert get_node(in_process_client) is not None
         assert post_alerts(in_process_client, post(resolved(5 * 60_000))) == {"freed": 1}
 
+    def test_a_repeated_block_stays_as_long_when_it_is_renewed(
+        self, in_process_client: httpx2.Client, clock: ManualClock
+    ) -> None:
+        post_alerts(in_process_client, post(firing(0)))
+        clock.now += 60_000
+        post_alerts(in_process_client, post(resolved(0)))
+        clock.now += 60_000
+        second = firing(3 * 60_000)
+        for outcome in ("blocked", "renewed", "renewed"):
+            assert post_alerts(in_process_client, post(second)) == {outcome: 1}
+            node = get_node(in_process_client)
+            assert node is not None
+            assert int(node["endTimestamp"]) == clock.now + 2 * HOUR
+            assert automatic_blocks(in_process_client) == 2
+            clock.now += HOUR + 1
+
     def test_an_event_that_outlasts_its_blocks_counts_once(self, database_url: str, clock: ManualClock) -> None:
         """Alertmanager repeats after four hours, unless it is configured otherwise; the block lasts one."""
         for _ in range(5):
