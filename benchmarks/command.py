@@ -28,22 +28,23 @@ def run() -> list[Row]:
         systems.block(server, NODES)
         inherited = {name: value for name, value in os.environ.items() if name not in UNUSUAL}
         environment = {**inherited, "PYTHONPATH": str(ROOT), "BLOCKLIST_URL": server.url}
+        kubectl = (KUBECTL, "version", "--client")
         version = {
             OURS: (*COMMAND, "--version"),
-            KUBECTL: (KUBECTL, "version", "--client"),
+            KUBECTL: kubectl,
             AMTOOL: (AMTOOL, "--version"),
             PYTHON: BARE,
         }
         help_ = {OURS: (*COMMAND, "--help"), KUBECTL: (KUBECTL, "--help"), AMTOOL: (AMTOOL, "--help")}
         listing = {
             OURS: (*COMMAND, "list"),
-            KUBECTL: (KUBECTL, "version", "--client"),
+            KUBECTL: kubectl,
             AMTOOL: (AMTOOL, "--version"),
             CURL: (CURL, "--silent", f"{server.url}/blocklist?details=true"),
         }
         blocking = {
             OURS: (*COMMAND, "block", "free", "-r", "disk", "--dry-run"),
-            KUBECTL: (KUBECTL, "version", "--client"),
+            KUBECTL: kubectl,
             AMTOOL: (AMTOOL, "--version"),
         }
         completing = {"_BLOCKLIST_COMPLETE": "complete_bash", "COMP_WORDS": "blocklist unblock node", "COMP_CWORD": "2"}
@@ -52,6 +53,10 @@ def run() -> list[Row]:
             _row("--help", help_, environment, [at_most(160)]),
             _row(f"list of {NODES} nodes", listing, environment, [at_most(160)]),
             _row("block, as a dry run", blocking, environment, [at_most(160)]),
+            *(
+                _row(words, {OURS: (*COMMAND, *words.split()), KUBECTL: kubectl}, environment, [at_most(160)])
+                for words in ("status worker-00000", "config check", "manager --help", "flink --help", "serve --help")
+            ),
             _row("TAB: the blocked nodes", {OURS: COMMAND, PYTHON: BARE}, environment | completing, [at_most(160)]),
         ]
 

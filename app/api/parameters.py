@@ -219,9 +219,9 @@ async def parse_in_turns(body: bytes, *steps: Callable[[Any], Any]) -> Any:
 
 
 async def require_empty_body(request: Request) -> None:
-    """Read the body of a DELETE. Raises InvalidError unless it is empty or {}."""
+    """Read the body of a DELETE. Raises InvalidError unless it is empty, {} or null."""
     body = await read_body(request, MAX_NODE_BODY)
-    if body and parse_json(body) != {}:
+    if body and parse_json(body) not in ({}, None):
         raise InvalidError("The body of a DELETE must be empty or {}.")
 
 

@@ -49,14 +49,15 @@ public class Program {
         BlockRequest hot = new BlockRequest()
             .action(BlockRequest.ActionEnum.MARK_BLOCKED).cause("Hot machine").endTimestamp("4102444800000");
 
-        ApiResponse<ResponseBlocknode> blocked = nodes.blockNodeWithHttpInfo("java-1", hot, null, null, null, "wait=1");
+        ApiResponse<Response200Blocknode> blocked =
+            nodes.blockNodeWithHttpInfo("java-1", hot, null, null, null, "wait=1");
         int again = failing(() -> nodes.blockNode("java-1", hot, null, null, null, null));
         DryRunBody dry = nodes.blockNode("java-3", hot, "true", null, null, null).getDryRunBody();
         Map<String, Object> several = nodes.blockNodes(Map.of("java-2", hot), null, null, null, null, null);
         NodeBody one = nodes.getBlockedNode("java-1", null);
         Map<String, ListedNode> listed = new TheListApi(client).listBlockedNodes(true, null, null, null, null, null);
-        ApiResponse<Void> removed = nodes.unblockNodeWithHttpInfo("java-1", null, "wait=1", null);
-        int absent = failing(() -> { nodes.unblockNode("java-1", null, null, null); return null; });
+        ApiResponse<Void> removed = nodes.unblockNodeWithHttpInfo("java-1", null, null, "wait=1", null);
+        int absent = failing(() -> { nodes.unblockNode("java-1", null, null, null, null); return null; });
         IdentityBody identity = new TokensApi(client).getIdentity();
 
         System.out.println(String.join("\\n",

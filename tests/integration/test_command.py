@@ -130,7 +130,8 @@ class TestBlock:
         assert "would be blocked until" in command.stdout_of("block", f"{node_id}-[1-2]", "-r", "disk", "--dry-run")
         assert not {f"{node_id}-1", f"{node_id}-2"} & set(blocklist.snapshot().nodes)
         blocklist.block(node_id, "disk")
-        assert command.stdout_of("unblock", node_id, "--dry-run") == f"{node_id} would be unblocked\n"
+        would = f"{node_id} would be unblocked\n  removed: anonymous, forever: disk\n"
+        assert command.stdout_of("unblock", node_id, "--dry-run") == would
         assert command.stdout_of("block", node_id, "-r", "disk", "--dry-run").startswith(f"{node_id} already blocked")
         done = command.run("block", node_id, "-r", "memory", "--dry-run")
         assert (done.returncode, "Conflict" in done.stderr) == (1, True)
@@ -294,7 +295,8 @@ class TestUnblock:
         assert command.stdout_of("unblock", node_id.upper()) == f"{node_id}.example.com unblocked\n"
 
     def test_the_typed_name_is_printed_if_the_response_has_none(self, command: Command, node_id: str) -> None:
-        with fake_server(respond(http_response(b"", "200 OK", *SERVICE_HEADERS))) as other:
+        nobody = respond(http_response(b'{"name": null, "role": "admin"}', "200 OK", *SERVICE_HEADERS))
+        with fake_server(nobody, respond(http_response(b"", "200 OK", *SERVICE_HEADERS))) as other:
             assert command.stdout_of("unblock", node_id, BLOCKLIST_URL=other.url) == f"{node_id} unblocked\n"
 
     @pytest.mark.parametrize("options", [[], ["--wait", "1s"], ["--dry-run"]])
@@ -307,7 +309,8 @@ class TestUnblock:
         assert done.returncode == 1
         assert f"{node_id}.a, {node_id}.b" in done.stderr
         free = "would be unblocked" if "--dry-run" in options else "unblocked"
-        assert done.stdout.splitlines()[:2] == [f"{node_id}-2 {free}", f"{node_id}-3 {free}"]
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("  removed: ")]
+        assert lines[:2] == [f"{node_id}-2 {free}", f"{node_id}-3 {free}"]
 
     def test_is_blocked_answers_by_exit_code(self, command: Command, blocklist: BlocklistClient, node_id: str) -> None:
         done = command.run("is-blocked", node_id)
@@ -648,7 +651,9 @@ class TestExitCodes:
     def test_the_nodes_that_were_not_unblocked_are_reported(
         self, command: Command, blocklist: BlocklistClient, node_id: str
     ) -> None:
-        with fake_server(respond(http_response(b"", "200 OK", *SERVICE_HEADERS)), respond(http_response())) as other:
+        nobody = respond(http_response(b'{"name": null, "role": "admin"}', "200 OK", *SERVICE_HEADERS))
+        first = respond(http_response(b"", "200 OK", *SERVICE_HEADERS))
+        with fake_server(nobody, first, respond(http_response())) as other:
             done = command.run("unblock", f"{node_id}-[1-3]", BLOCKLIST_URL=other.url)
         assert (done.returncode, done.stdout) == (3, f"{node_id}-1 unblocked\n")
         assert f"Not unblocked: {node_id}-2, {node_id}-3." in done.stderr
