@@ -18,6 +18,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.http.fast_path import FastPath, FastRequest, Fields
@@ -38,6 +39,8 @@ KEEP_ALIVE_SECONDS: Final = 75.0
 """Timeout of an idle connection. Longer than the pause between polls, and than the timeout of a proxy (nginx: 60 s):
 otherwise a client could send a request on a connection that is just being closed."""
 SWEEP_SECONDS: Final = 1.0
+PIECES_PER_TURN: Final = 500
+"""Maximum number of heads and chunks that are parsed before other connections have their turn: a few milliseconds."""
 _RESERVED_FILES: Final = 0.1
 """Share of the open files that is reserved for the database, for pushes, and for connections that are refused."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -136,21 +139,9 @@ class HttpConnection(HttpToolsProtocol):
 
     # Slots, because one more key would double the size of the instance's dict, for each of thousands of connections.
     __slots__ = (
-        "_bare_bytes",
-        "_deadlines",
-        "_fast_path",
-        "_fast_request",
-        "_head",
-        "_idle",
-        "_in_body",
-        "_in_trailers",
-        "_left",
-        "_limits",
-        "_parsing",
-        "_request_bytes",
-        "_unparsed",
-        "_used",
-    )
+        "_bare_bytes", "_deadlines", "_fast_path", "_fast_request", "_has_more", "_head", "_idle", "_in_body",
+        "_in_trailers", "_left", "_limits", "_parsing", "_request_bytes", "_unparsed", "_used",
+    )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -163,6 +154,7 @@ class HttpConnection(HttpToolsProtocol):
         self.url = b""
         self._unparsed = b""
         self._parsing = False
+        self._has_more = False  # to parse in the next turn
         self._head = b""  # of the request at hand
         self._in_body = False
         self._request_bytes = 0  # of the head, and of the body so far
@@ -219,9 +211,12 @@ class HttpConnection(HttpToolsProtocol):
         self._limit()
 
     def _parse_pieces(self) -> None:
-        data, begin = self._unparsed, 0
+        data, begin, pieces = self._unparsed, 0, 0
         try:
             while begin < len(data) and (self._in_body or self._is_ready()):
+                if (pieces := pieces + 1) > PIECES_PER_TURN:
+                    self._go_on_later()
+                    break
                 end = (self._end_of_content if self._in_body else self._end_of_head)(data, begin)
                 if not end:
                     break
@@ -232,6 +227,25 @@ class HttpConnection(HttpToolsProtocol):
                     self._feed(piece)
         finally:
             self._unparsed = data[begin:]
+
+    def _go_on_later(self) -> None:
+        self.flow.pause_reading()
+        if not self._has_more:
+            self._has_more = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._has_more = False
+        self._parse()
+        pending = self.cycle.body if self._response_pending() else b""
+        # A body that the service has not read yet is read on when it has.
+        if (
+            not self._has_more
+            and self._in_body
+            and len(pending) <= HIGH_WATER_LIMIT
+            and not self.transport.is_closing()
+        ):
+            self.flow.resume_reading()
 
     def _limit(self) -> None:
         """Count the bytes that are kept, and set the timer for what is awaited."""
@@ -247,7 +261,8 @@ class HttpConnection(HttpToolsProtocol):
             if unparsed:
                 self.flow.pause_reading()
         else:
-            self.flow.resume_reading()
+            if not self._has_more:
+                self.flow.resume_reading()
             self._idle = not unparsed
             self._wait_in(limits.idle if self._idle else limits.heads)
         kept = unparsed + (self._request_bytes if self._in_body and self._response_pending() else 0)

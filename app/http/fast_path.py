@@ -92,19 +92,9 @@ class FastRequest:
     """
 
     __slots__ = (
-        "body",
-        "client",
-        "disconnected",
-        "fields",
-        "keep_alive",
-        "node_id",
-        "on_lost",
-        "principal",
-        "request_id",
-        "respond",
-        "response_complete",
-        "server_state",
-    )
+        "body", "client", "disconnected", "fields", "keep_alive", "node_id", "on_lost", "principal", "request_id",
+        "respond", "response_complete", "server_state",
+    )  # fmt: skip
     message_event: Final = asyncio.Event()
 
     def __init__(self, fields: Fields) -> None:

@@ -224,7 +224,7 @@ def test_a_request_sent_byte_by_byte_gets_the_same_response(pair: Pair) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_looks_like_a_request_is_a_body(pair: Pair, *, chunked: bool) -> None:
-    """The body arrives alone, after the 100 Continue, and its bytes are in the cache of parsed requests."""
+    """The body arrives alone, after the 100 Continue, and its bytes are those of a plain read."""
     looks = REQUESTS["plain"]
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(looks), looks) if chunked else looks
     how = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(looks)}"
@@ -249,8 +249,8 @@ def test_a_body_that_looks_like_a_request_is_a_body(pair: Pair, *, chunked: bool
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20, -4, -2, -1])
-def test_cached_bytes_behind_an_incomplete_request_belong_to_it(pair: Pair, cut: int) -> None:
-    """A cached request behind half a request is read as the rest of that one, as on the ordinary route."""
+def test_a_read_behind_an_incomplete_request_belongs_to_it(pair: Pair, cut: int) -> None:
+    """A whole plain read behind half a request is read as the rest of that one, as on the ordinary route."""
     plain = REQUESTS["plain"]
 
     def talk(port: int) -> object:

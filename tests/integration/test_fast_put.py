@@ -159,45 +159,7 @@ def one_by_one(port: int, *payloads: bytes) -> list[tuple[int, bytes]]:
     return responses
 
 
-def same_one_by_one(pair: Pair, *payloads: bytes) -> None:
-    fast, ordinary = (one_by_one(process.port, *payloads) for process in pair)
-    assert fast == ordinary
-
-
-ALONE: Final = [
-    "plain", "as curl sends it", "json with charset", "merge allowed", "another cause", "not ASCII", "an address",
-    "white space around", "a query", "percent-encoded", "dots", "several", "length with zeros", "deep", "64 KiB",
-    "an unknown field", "an end that is past", "chunked", "odd header cases", "a preference", "a long header",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_cached_header_lines_give_the_same_responses(pair: Pair, name: str) -> None:
-    same_one_by_one(pair, DELETE, put(), put(), PUTS[name], PUTS[name], DELETE, PUTS[name], put())
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"PUT /blocklist/nodes/put?dryRun=true",
-        b"PUT /blocklist/nodes/%70ut",
-        b"PUT /blocklist/nodes/a%2Fb",
-        b"PUT /blocklist/nodes/..",
-        b"PUT /blocklist/nodes/" + b"a" * 254,
-        b"PUT /blocklist/node/put",
-        b"PUT  /blocklist/nodes/put",
-        b"put /blocklist/nodes/put",
-        b"POST /blocklist/nodes/put",
-        b"DELETE /blocklist/nodes/put",
-        b"GET /blocklist",
-    ],
-)
-def test_cached_header_lines_below_another_request_line(pair: Pair, line: bytes) -> None:
-    lines = put().partition(b" HTTP/1.1")[2]
-    same_one_by_one(pair, DELETE, put(), put(), line + b" HTTP/1.1" + lines)
-
-
-def test_a_body_may_arrive_after_cached_header_lines(pair: Pair) -> None:
+def test_a_body_may_arrive_after_its_head(pair: Pair) -> None:
     for process in pair:
         with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             for cut in (None, None, -len(BODY), -5):
@@ -209,7 +171,7 @@ def test_a_body_may_arrive_after_cached_header_lines(pair: Pair) -> None:
                 assert read_response(stream, "PUT").status in (201, 409)
 
 
-def test_requests_behind_a_cached_one_wait_for_its_response(pair: Pair) -> None:
+def test_requests_behind_one_wait_for_its_response(pair: Pair) -> None:
     many = [DELETE, put(), put(), put() + DELETE + put() + request("/blocklist/nodes/put")]
     for process in pair:
         with connection_to(process.port) as connection, connection.makefile("rb") as stream:
@@ -220,7 +182,7 @@ def test_requests_behind_a_cached_one_wait_for_its_response(pair: Pair) -> None:
         assert found[1:] == [201, 409, 409, 200, 201, 200]
 
 
-def test_each_request_has_its_own_id_even_with_cached_header_lines(pair: Pair) -> None:
+def test_each_request_has_its_own_id(pair: Pair) -> None:
     with connection_to(pair[0].port) as connection, connection.makefile("rb") as stream:
         ids = []
         for headers in ([], [], [], ["X-Request-ID: mine"], ["X-Request-ID: mine"], ["X-Request-ID: {}"], []):
@@ -229,21 +191,6 @@ def test_each_request_has_its_own_id_even_with_cached_header_lines(pair: Pair) -
     assert ids[3:5] == ["mine", "mine"]
     assert len(set(ids)) == 6
     assert None not in ids
-
-
-def test_a_cached_request_as_the_body_of_a_put_is_a_body(pair: Pair) -> None:
-    """The body arrives alone, and its bytes are in the cache of parsed requests."""
-    looks = request("/blocklist")
-    for process in pair:
-        with connection_to(process.port) as connection, connection.makefile("rb") as stream:
-            for _ in range(2):
-                connection.sendall(looks)
-                assert read_response(stream).status == 200
-            connection.sendall(raw_put(b"Content-Length: %d" % len(looks)))
-            # Once this is answered, on another connection, the head has been read.
-            send_request(process.port, request("/healthz"))
-            connection.sendall(looks + looks)
-            assert [read_response(stream).status for _ in range(2)] == [400, 200]
 
 
 def test_the_list_and_the_log_agree_after_clients_disconnect_early(fresh: ServiceProcess) -> None:
