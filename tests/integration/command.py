@@ -36,21 +36,6 @@ class Command:
         assert "fault of its own" not in done.stderr, done.stderr
         return done
 
-    def run_process(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run it in a process of its own until it ends. Fails on a traceback."""
-        done = subprocess.run(
-            ["blocklist", *arguments],
-            input=stdin,
-            env=self.env | env,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        assert "fault of its own" not in done.stderr, done.stderr
-        return done
-
     def stdout_of(self, *arguments: str, stdin: str = "", **env: str) -> str:
         """Its stdout. Fails unless the exit code is 0."""
         done = self.run(*arguments, stdin=stdin, **env)

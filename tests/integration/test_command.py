@@ -541,7 +541,7 @@ class TestExitCodes:
         ids=str,
     )
     def test_2_for_an_invalid_setting(self, command: Command, setting: dict[str, str]) -> None:
-        done = command.run_process("list", **setting)
+        done = command.run("list", **setting)
         assert (done.returncode, done.stdout) == (2, "")
         assert "bad token" not in done.stderr
 
@@ -566,7 +566,7 @@ class TestExitCodes:
         assert (done.returncode, done.stderr) == (2, f"Error: BLOCKLIST_TOKEN_FILE: the token file {file} {fault}.\n")
 
     def test_1_for_a_strict_refusal_which_says_what_to_do(self, command: Command, node_id: str) -> None:
-        done = command.run_process("block", node_id, "-r", "disk", "--strict")
+        done = command.run("block", node_id, "-r", "disk", "--strict")
         assert done.returncode == 1
         assert done.stderr.endswith("Nothing was changed. Leave out --strict to block them anyway.\n")
 
@@ -709,12 +709,15 @@ class TestItself:
         assert "DURATION  4h" in output
         assert "ROLE      admin" in output
 
-    @pytest.mark.parametrize("argument", ["--version", "--help"])
-    def test_it_starts_without_slow_imports(self, command: Command, argument: str) -> None:
+    @pytest.mark.parametrize(
+        "words",
+        ["--version", "--help", "manager --help", "manager exec --help", "flink --help", "drain --help"],
+    )
+    def test_it_starts_without_slow_imports(self, command: Command, words: str) -> None:
         code = f"""
 import sys
 from blocklist.cli.main import run
-try: run(["{argument}"])
+try: run({words.split()})
 except SystemExit as end: assert not end.code
 if heavy := {{"pydantic", "httpx", "rich", "asyncio", "ssl"}} & set(sys.modules): sys.exit(str(heavy))
 """

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import sys
 from pathlib import Path
-from typing import Never
+from typing import Final, Never
 
 import httpx
 import pytest
 
+from tests.integration.bodies import now_ms
 from tests.integration.command import TIMEOUT, Command, interrupt, run
 from tests.integration.conftest import Start
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond_endlessly
-from tests.integration.listeners import register
-from tests.integration.process import ServiceProcess, free_port, wait_until
+from tests.integration.labels import report_labels
+from tests.integration.listeners import heartbeat, put, register
+from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 
 
 def shell(command: Command, script: str) -> subprocess.CompletedProcess[str]:
@@ -267,3 +271,143 @@ def test_claims_of_several_nodes_name_those_that_are_not_blocked(command: Comman
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{node_id}\n", f"{node_id}-free not blocked\n")
     for several in ([f"{node_id}-free"], [f"{node_id}-free", f"{node_id}-free2"]):
         assert command.run("claims", *several).returncode == 1
+
+
+# What is left to do: a command that ends early, or finds nothing, says what was not done and what there is.
+
+
+def test_a_node_that_no_listener_knows_is_not_drained(
+    binaries: Path, fresh: ServiceProcess, fresh_client: httpx.Client
+) -> None:
+    command = Command(binaries, fresh.url)
+    report_labels(fresh_client, {"r12n01": {"rack": "r12"}}, "jm")
+    register(fresh_client, "etl", leaseSeconds=600)
+    heartbeat(fresh_client, "etl", ackedRevision=0, taskManagers={}, runningTasks={})
+    with command.running("drain", "r12n1", "--timeout", "60s") as running:
+        wait_until(lambda: "r12n1" in fresh_client.get("/blocklist").json())
+        for name in ("etl", "jm"):
+            heartbeat(fresh_client, name, ackedRevision=1)
+        output, _ = running.communicate(timeout=TIMEOUT)
+    assert running.returncode == 1
+    assert output.splitlines()[-3:] == [
+        "0 of 1 node drained. Still held:",
+        "  r12n1  no listener knows this node, so what runs there is unknown; did you mean r12n01?",
+        "1 node stays blocked; to end that: blocklist unblock r12n1",
+    ]
+    # Of a node that was blocked before, it cannot be known whether a job that has ended reported it.
+    done = command.run("drain", "r12n1", "--timeout", "60s")
+    assert (done.returncode, done.stdout.splitlines()[-1].startswith("1 node drained")) == (0, True)
+    assert done.stderr.splitlines()[-1].endswith("did you mean r12n01? If the name is right, nothing runs there.")
+
+
+def test_an_empty_selection_says_how_many_are_blocked(command: Command, node_id: str) -> None:
+    command.stdout_of("block", node_id, "-r", "disk")
+    done = command.run("list", "--owner", f"{node_id}-nobody")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("No blocked node matches; ")
+    assert done.stderr.endswith(" blocked in all.\n")
+
+
+def test_a_misspelt_label_unblocks_nothing_and_has_no_hint_for_another_command(
+    binaries: Path, fresh: ServiceProcess, fresh_client: httpx.Client
+) -> None:
+    report_labels(fresh_client, {"n1": {"rack": "r21"}})
+    put(fresh_client, "n1")
+    done = Command(binaries, fresh.url).run("unblock", "-l", "rak=r21")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: No node has the label rak; did you mean rack?\nNothing was changed.\n"
+
+
+def test_an_output_that_fails_does_not_hide_what_is_left(command: Command, node_id: str) -> None:
+    nodes = [f"{node_id}-{place}" for place in "abc"]
+    command.stdout_of("block", *nodes, "-r", "disk")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            ["blocklist", "unblock", *nodes],
+            env=command.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert f"Not unblocked: {nodes[1]}, {nodes[2]}.\n" in done.stderr
+    assert [command.run("is-blocked", node).returncode for node in nodes] == [1, 0, 0]
+
+
+def test_ctrl_c_while_a_token_is_created_says_that_it_may_exist(binaries: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = Command(binaries, f"http://127.0.0.1:{server.getsockname()[1]}")
+        with command.running("token", "create", "anna", "--role", "reader") as running:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)
+                code, stderr = interrupt(running)
+    assert code == 130
+    assert "A token of anna may have been created, and nobody has its text" in stderr
+
+
+def test_a_refused_drain_says_that_the_node_stays_blocked(
+    binaries: Path, fresh: ServiceProcess, fresh_client: httpx.Client
+) -> None:
+    register(fresh_client, "etl")
+    with Command(binaries, fresh.url).running("drain", "n1", "--timeout", "60s") as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        revision = int(fresh_client.get("/blocklist").headers["blocklist-revision"])
+        heartbeat(fresh_client, "etl", ackedRevision=revision, taskManagers={"etl:1": "n1"}, refused={"n1": "last"})
+        output, _ = running.communicate(timeout=TIMEOUT)
+    assert running.returncode == 1
+    assert output.splitlines()[-1] == "1 node stays blocked; to end that: blocklist unblock n1"
+
+
+# A machine whose clock is wrong: blocks end by the clock of the service, so the command counts by that one.
+
+HOUR: Final = 3_600_000
+SKEWED: Final = """
+import sys, time
+clock, offset = time.time_ns, int(sys.argv.pop(1)) * 1_000_000
+time.time_ns = lambda: clock() + offset
+from blocklist.cli.__main__ import main
+sys.exit(main())
+"""
+
+
+def run_skewed(command: Command, offset: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command on a machine whose clock is ahead by `offset` milliseconds."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", SKEWED, str(offset), *arguments],
+        env=command.env | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("offset", "word"), [(-HOUR, "behind"), (HOUR, "ahead of")])
+def test_a_duration_counts_by_the_clock_of_the_service(
+    binaries: Path, fresh: ServiceProcess, fresh_client: httpx.Client, offset: int, word: str
+) -> None:
+    command = Command(binaries, fresh.url)
+    before = now_ms()
+    done = run_skewed(command, offset, "block", "n1", "-r", "disk", "-d", "30m")
+    assert (done.returncode, "blocked until" in done.stdout) == (0, True), done.stderr
+    assert f" {word} the service's." in done.stderr
+    end = int(fresh_client.get("/blocklist/nodes/n1").json()["endTimestamp"])
+    assert before + HOUR // 2 - 5_000 <= end <= now_ms() + HOUR // 2 + 5_000
+    for line in (["list"], ["claims"]):
+        shown = run_skewed(command, offset, *line).stdout.splitlines()[1].split()
+        remaining = shown[3] if line == ["claims"] else shown[2]
+        assert remaining.startswith(("2", "30m")), remaining
+    # 30m in the second of the block, 29m59s after it.
+    assert run_skewed(command, offset, "is-blocked", "n1").stdout.partition("(in ")[2].startswith(("2", "30m"))
+    assert run_skewed(command, offset, "extend", "n1", "-d", "2h").returncode == 0
+    assert int(fresh_client.get("/blocklist/nodes/n1").json()["endTimestamp"]) <= now_ms() + 2 * HOUR + 5_000
+
+
+def test_a_small_difference_is_none(binaries: Path, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
+    put(fresh_client, "n1")
+    done = run_skewed(Command(binaries, fresh.url), 2_000, "block", "n2", "-r", "disk", "-d", "30m")
+    assert (done.returncode, done.stderr) == (0, "")
