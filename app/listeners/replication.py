@@ -249,10 +249,10 @@ class ListenerReader:
 
     def _merge(self, entry: ListenerEntry, stored: StoredListener) -> None:
         """Apply a renewal, an acknowledgement or an expiry."""
-        known = entry.listener
-        # Without replicas what is stored is that it was confirmed once.
-        confirmed = known.confirmed or (self._replicated and stored.listener.confirmed)
-        listener = replace(stored.listener, confirmed=confirmed)
+        known, listener = entry.listener, stored.listener
+        # Who knows of the later end of the lease knows best. Without replicas it is not stored.
+        if not self._replicated or listener.lease_end <= known.lease_end:
+            listener = replace(listener, confirmed=known.confirmed)
         if stored.expired_at is None:
             self._directory.renew(entry, listener.with_latest(known))
         else:
@@ -383,13 +383,13 @@ class ListenerWriter:
 
     async def _renew_replica_lease(self) -> None:
         """Renew this replica's lease. If it had expired, other replicas may have taken over: read everything again."""
+        if not self._ownership.is_valid:
+            self._doubt_ended_leases()
         if not self._ownership.is_valid and await self._ownership.is_alone():
             # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease, but nobody knows
             # whether it still lives. Saved before this replica is live: others then take what is stored as it is.
-            silent = self._ended_leases()
             await self._database.unconfirm()
             await self._reader.sync()
-            self._doubt(silent)
             self._renew_leases()
             await self._flush()
         await self._ownership.renew()
@@ -456,15 +456,11 @@ class ListenerWriter:
                 entry.listener = replace(entry.listener, lease_end=now + entry.listener.lease)
                 self._unsaved.add(entry, now)
 
-    def _ended_leases(self) -> dict[ListenerEntry, int]:
-        """The ends of leases that have ended during a pause of this replica, or an outage."""
+    def _doubt_ended_leases(self) -> None:
+        """After a pause of this replica, or an outage: a listener whose lease ended meanwhile may have ended, too."""
         now = self._clock()
-        return {entry: entry.listener.lease_end for entry in self._directory.entries if not entry.is_live(now)}
-
-    def _doubt(self, silent: Mapping[ListenerEntry, int]) -> None:
-        """These may have ended as well, unless a heartbeat has arrived."""
-        for entry, lease_end in silent.items():
-            if entry.listener.lease_end == lease_end:
+        for entry in self._directory.entries:
+            if not entry.is_live(now):
                 entry.listener = replace(entry.listener, confirmed=False)
 
     def _knows_renewals(self) -> bool:

@@ -54,7 +54,13 @@ _POSTGRESQL: Final[Mapping[str, str]] = {
     "XX001": DAMAGED,
     "XX002": DAMAGED,
 }
+_PROTOCOL_VIOLATION: Final = "08P01"
+"""SQLSTATE of what a pooler itself rejects."""
 _CONNECTION_ERRORS: Final = (
+    (
+        re.compile("statement pooling mode"),
+        "The pooler is in statement mode: set its pool_mode to transaction or session.",
+    ),
     (
         re.compile("unsupported startup parameter"),
         "The pooler rejects a parameter of the URL, such as `options`: leave it out, and use ALTER ROLE … SET instead.",
@@ -66,7 +72,7 @@ _CONNECTION_ERRORS: Final = (
     (re.compile("session is read-only|hot standby mode"), _READ_ONLY),
     (re.compile("starting up|shutting down|not yet accepting|recovery"), _STARTING),
 )
-"""Errors at connecting: libpq passes on only the message of the server. Patterns for messages in English."""
+"""Errors at connecting, and of poolers: only the message says what is wrong. Patterns for messages in English."""
 
 
 class LockedError(UnavailableError):
@@ -102,7 +108,7 @@ def operator_advice(error: BaseException) -> str | None:
     if (code := sqlite_code(error)) is not None:
         # The low byte is the primary code.
         return _SQLITE.get(code) or _SQLITE.get(code & 0xFF)
-    if (state := sqlstate(error)) is not None:
+    if (state := sqlstate(error)) is not None and state != _PROTOCOL_VIOLATION:
         return _POSTGRESQL.get(state)
     words = driver_message(error)
     return next((sentence for pattern, sentence in _CONNECTION_ERRORS if pattern.search(words)), None)

@@ -8,12 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.store.database import migrate
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.listeners import get_listener, heartbeat, put, register
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.replicas import running_replicas
 from tests.integration.test_node_status import status
+from tests.postgres import PostgresServer
 
 pytestmark = ON_BOTH
 LEASE_SECONDS = 60
@@ -88,3 +90,25 @@ class TestReplicas:
             wait_until(lambda: is_unknown(client), seconds=15)
             heartbeat(client, "jm")
             assert known(client) == (1, 1)
+
+
+def test_an_outage_longer_than_the_lease_makes_states_unknown_at_all_replicas(
+    tmp_path: Path,
+) -> None:
+    """The first replica that is back gives the listener a whole lease: the other must not take that for a heartbeat."""
+    with PostgresServer() as server:
+        url = server.create("outage")
+        migrate(url)
+        with running_replicas(tmp_path, 2, database_url=url) as replicas:
+            acknowledged_block(replicas.clients[0], lease_seconds=6)
+            wait_until(lambda: known(replicas.clients[1]) == (1, 1))
+            server.kill()
+            time.sleep(9)
+            server.start()
+            seen: set[tuple[int, int]] = set()
+            for _ in range(40):
+                answers = [client.get("/blocklist/nodes/n/status") for client in replicas.clients]
+                seen |= {(it.json()["applied"], it.json()["of"]) for it in answers if it.status_code == 200}
+                time.sleep(0.1)
+            assert (0, 1) in seen
+            assert (1, 1) not in seen

@@ -92,3 +92,11 @@ def test_a_pooler_without_its_server_is_given_up(monkeypatch: pytest.MonkeyPatch
         server.stop()
         with pytest.raises(SchemaError, match="Check BLOCKLIST_DATABASE_URL"):
             check_schema(url)
+
+
+def test_statement_mode_is_refused_at_the_start(postgres: PostgresServer, empty_database: str) -> None:
+    with (
+        pgbouncer(postgres, "statement", pool_size=2) as port,
+        pytest.raises(SchemaError, match="set its pool_mode to transaction or session"),
+    ):
+        migrate(postgres.url(empty_database).replace(f":{postgres.port}/", f":{port}/"))
