@@ -28,6 +28,7 @@ from blocklist.detection.proposals import (
     release_line,
     release_sentence,
     table,
+    too_few_hosts,
 )
 from blocklist.detection.report import DetectionReport, blamed_nodes, render
 from blocklist.detection.session import (
@@ -83,7 +84,8 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
             history = cache(history_of(client))
             judged, releases = _decide(analysis.summaries, rules, client, history)
             proposals = _carry_out(args, client, judged.proposals, releases)
-            notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values()]
+            few = too_few_hosts(judged.summaries)
+            notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values(), *few]
             _write(args, proposals, releases, notes)
             if args.parquet:
                 analysis.write(args.parquet)
@@ -93,7 +95,7 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
                     near_misses=judged.judgement.near_miss_findings,
                     summaries=judged.summaries,
                     releases=[release_sentence(it, applied=args.apply) for it in releases],
-                    notes=[*found.problems, *analysis.problems],
+                    notes=[*found.problems, *analysis.problems, *few],
                 )
                 args.html.write_text(render(analysis, report), encoding="utf-8")
     return 0

@@ -379,6 +379,19 @@ def format_time(millis: int) -> str:
     return "never" if millis >= MAX_TIME else f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def too_few_hosts(summaries: Sequence[NodeSummary]) -> list[str]:
+    """A sentence if no host can be told from its only peer, so that no slow one is found."""
+    hosts = sorted(node.host for node in summaries)
+    if len(hosts) not in (1, 2):
+        return []
+    return [
+        (
+            f"Only {' and '.join(hosts)} ran tasks: hosts are compared with each other, and of two it is not known which is"
+            " the slow one. At least three are needed."
+        )
+    ]
+
+
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return a table for a terminal."""
     if not rows:

@@ -20,6 +20,7 @@ from blocklist.detection.proposals import (
     format_time,
     judge_with_history,
     release,
+    too_few_hosts,
 )
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
@@ -208,3 +209,10 @@ def test_a_time_that_no_calendar_has_is_never() -> None:
         "never",
         "never",
     ]
+
+
+@pytest.mark.parametrize(("hosts", "number"), [((), 0), (("n1",), 1), (("n2", "n1"), 1), (("n1", "n2", "n3"), 0)])
+def test_two_hosts_cannot_be_compared_and_that_is_said(hosts: Sequence[str], number: int) -> None:
+    sentences = too_few_hosts([NodeSummary(host=host) for host in hosts])
+    assert len(sentences) == number
+    assert all(sentence.startswith(f"Only {' and '.join(sorted(hosts))} ran tasks: ") for sentence in sentences)
