@@ -384,12 +384,9 @@ def too_few_hosts(summaries: Sequence[NodeSummary]) -> list[str]:
     hosts = sorted(node.host for node in summaries)
     if len(hosts) not in (1, 2):
         return []
-    return [
-        (
-            f"Only {' and '.join(hosts)} ran tasks: hosts are compared with each other, and of two it is not known which is"
-            " the slow one. At least three are needed."
-        )
-    ]
+    named = " and ".join(hosts)
+    compared = "hosts are compared with each other, and of two it is not known which is the slow one"
+    return [f"Only {named} ran tasks: {compared}. At least three are needed."]
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
