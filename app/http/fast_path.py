@@ -169,7 +169,8 @@ class FastPath:
         table, host, etags, accept_encoding, authorization, prefer, _ = match.groups()
         if host is None or not (self._accepts_host is None or self._accepts_host(host)):
             return None
-        credential = self._authorize(authorization, Role.READER)
+        is_open = self._auth is None and authorization is None
+        credential = _EVERYBODY if is_open else self._authorize(authorization, Role.READER)
         current = self._view.list_unless_stale()
         if credential is None or current is None:
             return None
