@@ -238,12 +238,6 @@ class LastReports:
                 if host.node.lower() in names:
                     yield listener, host
 
-    def hosts(self) -> tuple[bool, set[str]]:
-        """Whether all hosts of lapsed listeners are still known, and those that are, in lower case."""
-        reports = self._by_listener.values()
-        complete = all(report.reported_hosts == len(report.hosts) for report in reports)
-        return complete, {host.node.lower() for report in reports for host in report.hosts}
-
     def discard(self, listener: str) -> None:
         """The listener has left or registered again."""
         self._by_listener.pop(listener, None)
