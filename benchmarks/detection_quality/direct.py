@@ -12,7 +12,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from blocklist.detection import host_comparison
-from blocklist.detection.node_summary import SLOWDOWN_THRESHOLD, FailureClass
+from blocklist.detection.node_summary import MIN_HOSTS, SLOWDOWN_THRESHOLD, FailureClass
 
 _SQL: Final = Path(__file__).with_name("direct.sql").read_text(encoding="utf-8")
 
@@ -51,7 +51,7 @@ _PARAMETERS: Final[dict[str, Any]] = {
     "min_bytes": host_comparison.MIN_BYTES,
     "min_time_share": host_comparison.MIN_TIME_SHARE,
     "bad_partition_stages": host_comparison.BAD_PARTITION_STAGES,
-    "min_hosts": host_comparison.MIN_HOSTS,
+    "min_hosts": MIN_HOSTS,
     "min_tasks": host_comparison.MIN_TASKS,
     "threshold": SLOWDOWN_THRESHOLD,
     "min_wait_ratio": host_comparison.MIN_WAIT_RATIO,

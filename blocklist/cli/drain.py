@@ -25,9 +25,10 @@ from blocklist.cli.block import (
 from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
 from blocklist.cli.messages import report_unknown_outcome
 from blocklist.cli.options import known_nodes
-from blocklist.cli.output import escape_unprintable, print_message, print_stderr, use_colour
+from blocklist.cli.output import print_message, print_stderr, use_colour
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
 from blocklist.model.node import BlockAction, BlockedNode, BlockState, block_state
+from blocklist.model.text import escape_unprintable
 from blocklist.model.time import format_duration
 
 if TYPE_CHECKING:

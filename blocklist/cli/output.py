@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from blocklist.model.node import PERMANENT, BlockAction, TaskCount, short_action
-from blocklist.model.text import json_text
+from blocklist.model.text import escape_unprintable, json_text
 from blocklist.model.time import FOREVER, format_duration, to_utc
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from blocklist.wire.nodes import OwnedClaim
 
 _SEPARATOR: Final = "  "
-_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _BOLD: Final = "1"
 _COLOURS: Final = {"evacuate": "31", "lapsed": "31", "mark": "33", "no": "33", "yes": "32", "live": "32"}
 
@@ -62,13 +60,6 @@ class Table:
         return "".join(cell + gap for cell, gap in zip(shown, [*gaps, ""], strict=True))
 
 
-def escape_unprintable(text: str) -> str:
-    r"""The text with control and invisible characters escaped as in Python: `\x1b` for an escape."""
-    if text.isprintable():
-        return text
-    return "".join(_escape(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in text)
-
-
 def _coloured(colour: str, text: str) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m"
 
@@ -80,10 +71,6 @@ def _width(cell: str) -> int:
     from rich.cells import cell_len  # noqa: PLC0415 - rarely needed
 
     return cell_len(cell)
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 T = TypeVar("T")

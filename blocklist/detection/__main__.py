@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import backtest, log_discovery, reader
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
+from blocklist.detection.log_file import Unread, file_owner, local_files
 from blocklist.detection.options import RuleSet, local_paths, parser, rule_set, validate
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import (
@@ -32,6 +33,7 @@ from blocklist.detection.proposals import (
 )
 from blocklist.detection.report import DetectionReport, blamed_nodes, render
 from blocklist.detection.session import (
+    ConfirmedHosts,
     apply,
     check_service,
     find_releases,
@@ -44,11 +46,14 @@ from blocklist.detection.session import (
     warn,
 )
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
-from blocklist.model.text import prepare_streams
+from blocklist.model.text import escape_unprintable, prepare_streams
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error."""
+    """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error.
+
+    A path from which nothing is read because of an error is a failure, too; the others are analysed.
+    """
     prepare_streams()
     arguments = sys.argv[1:] if argv is None else argv
     is_backtest = arguments[:1] == ["backtest"]
@@ -82,7 +87,8 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
             for sentence in analysis.problems:
                 warn(sentence)
             history = cache(history_of(client))
-            judged, releases = _decide(analysis.summaries, rules, client, history)
+            owners = {log.path: log.owner for log in found.logs}
+            judged, releases = _decide(analysis, rules, client, history, owners.get)
             proposals = _carry_out(args, client, judged.proposals, releases)
             few = too_few_hosts(judged.summaries)
             notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values(), *few]
@@ -98,13 +104,13 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
                     notes=[*found.problems, *analysis.problems, *few],
                 )
                 args.html.write_text(render(analysis, report), encoding="utf-8")
-    return 0
+    return 1 if found.failed else 0
 
 
 def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
-    def decide(summaries: Summaries) -> BatchDecision:
+    def decide(analysis: Analysis) -> BatchDecision:
         with open_client(args) as client:
-            judged, releases = _decide(summaries, rules, client, cache(history_of(client)))
+            judged, releases = _decide(analysis, rules, client, cache(history_of(client)), file_owner)
         return BatchDecision(judged=judged, releases=releases)
 
     def on_updates(proposals: Sequence[Proposal], releases: Sequence[Release], near_misses: Sequence[str]) -> None:
@@ -124,17 +130,27 @@ def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
     with open_client(args) as client:
         check_service(rules, client)
     on_problems([f"{path} does not exist yet." for path in paths if not Path(path).exists()])
+    found = (it for path in paths if Path(path).exists() for it in local_files(path))
+    on_problems([it.sentence for it in found if isinstance(it, Unread)])
     LogFollower(session(), Path(args.checkpoint), decide, on_updates, on_problems, nodes).run(paths)
     return 0
 
 
 def _decide(
-    summaries: Summaries, rules: RuleSet, client: BlocklistClient | None, history: History
+    analysis: Analysis,
+    rules: RuleSet,
+    client: BlocklistClient | None,
+    history: History,
+    owner_of: Callable[[str], str | None],
 ) -> tuple[JudgedNodes, Sequence[Release]]:
     """What to block, and whose claims to remove."""
     kinds: Callable[[Sequence[str]], Mapping[str, str]] = partial(machine_kinds, rules, client)
-    judged = judge_with_history(summaries, rules.rules, kinds, history, now=time.time_ns() // 1_000_000)
-    return judged, _releases(client, judged, summaries, history, rules)
+    # Without a service nothing is blocked: then all hosts count.
+    confirmed = None if client is None else ConfirmedHosts(client, cache(partial(analysis.owners, owner_of)))
+    judged = judge_with_history(
+        analysis.summaries, rules.rules, kinds, history, now=time.time_ns() // 1_000_000, confirmed=confirmed
+    )
+    return judged, _releases(client, judged, analysis.summaries, history, rules)
 
 
 def _releases(
@@ -182,7 +198,7 @@ def _write(
         # In follow mode there may be nothing but a near miss.
         shown = table(rows) if rows or not args.follow else ""
         shown += "".join(f"{sentence}\n" for sentence in sentences)
-    sys.stdout.write(shown)
+    sys.stdout.write("".join(f"{escape_unprintable(line)}\n" for line in shown.splitlines()))
     sys.stdout.flush()
     if args.json and args.json != "-":
         with Path(args.json).open("a" if args.follow else "w", encoding="utf-8") as file:

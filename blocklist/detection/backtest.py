@@ -205,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
         for rules in sets.values():
             check_service(rules, client)
         changes = _changes(args.change_log, client)
-        evidence, times = _read(args, client)
+        evidence, times, failed = _read(args, client)
         hosts = sorted({each.host for each in evidence})
         results = [
             _result(name, rules, machine_kinds(rules, client, hosts), evidence, times) for name, rules in sets.items()
@@ -215,18 +215,20 @@ def run(args: argparse.Namespace) -> int:
         applications=len({each.app for each in evidence}), hosts=len(hosts), results=results, actual_blocks=blocks
     )
     sys.stdout.write(json_text(json_body(found)) + "\n" if args.output == "json" else text(found))
-    return 0
+    return 1 if failed else 0
 
 
-def _read(args: argparse.Namespace, client: BlocklistClient | None) -> tuple[Sequence[HostInApplication], Times]:
-    """The facts, read once for all sets of rules."""
+def _read(
+    args: argparse.Namespace, client: BlocklistClient | None
+) -> tuple[Sequence[HostInApplication], Times, Sequence[str]]:
+    """The facts, read once for all sets of rules, and the given paths from which nothing could be read."""
     spark = session()
     found = log_discovery.discover(spark, args.event_logs)
     facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
     with Analysis.of(facts, partial(known_nodes, client)) as analysis:
         for sentence in (*found.problems, *analysis.problems):
             warn(sentence)
-        return analysis.evidence(), by_host(analysis.task_times())
+        return analysis.evidence(), by_host(analysis.task_times()), found.failed
 
 
 def _result(

@@ -10,7 +10,7 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -19,15 +19,16 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from blocklist.detection import events
 from blocklist.detection.events import EndReason, Input, MeasuredTask, ShuffleRead, ShuffleWrite, TaskEnd
-from blocklist.detection.log_file import is_databricks_part
+from blocklist.detection.log_file import Note, is_databricks_part
 from blocklist.detection.schemas import COLUMNS
+from blocklist.model.names import normalize_name
 
 EVENT_PREFIX: Final = b'{"Event":"'
 """Prefix of each line as Spark writes it. Other tools write spaces, or the fields in another order."""
 BATCH: Final = 20_000
 """Number of facts that are returned at once."""
 MAX_DETAIL: Final = 100
-"""Maximum number of characters of a broken line."""
+"""Maximum number of characters of a master's URL."""
 
 _SOME_TASKS: Final = 100
 """Minimum number of tasks that are moved into columns at once, as each move has a cost."""
@@ -80,8 +81,8 @@ class FactParser:
                 except _UNDECODABLE:
                     pass  # _parse decodes it leniently
             if not self._parse(line):
-                start = line[: 4 * MAX_DETAIL].decode(errors="replace")[:MAX_DETAIL]
-                self._others.append({"kind": "broken", "detail": start})
+                note = line.decode(errors="replace") if isinstance(line, Note) else ""
+                self._others.append({"kind": "broken", "detail": note})
         if len(self._tasks) >= _SOME_TASKS:
             self._move_tasks()
 
@@ -147,6 +148,12 @@ def application_name(file: str) -> str:
     return match[1] if match else name
 
 
+@lru_cache(maxsize=16_384)
+def host_name(host: str) -> str:
+    """The host in normal form: an address has several spellings, and a name is the same in any case."""
+    return normalize_name(host)
+
+
 def _stage(event: events.StageSubmitted) -> dict[str, Any]:
     info = event.info
     time = info.submitted if info.submitted is not None and 0 <= info.submitted < events.MAX_TIME else None
@@ -162,7 +169,9 @@ def _executor(event: events.ExecutorAdded) -> dict[str, Any] | None:
     """Only executors whose environment names their node: pods, whose host is an IP address."""
     found = {name.upper(): value for name, value in (event.info.attributes or {}).items()}
     node = found.get("NODE_NAME")
-    return {"kind": "executor", "executor": event.executor, "host": event.info.host, "detail": node} if node else None
+    if not node:
+        return None
+    return {"kind": "executor", "executor": event.executor, "host": host_name(event.info.host), "detail": node}
 
 
 def _environment(event: events.EnvironmentUpdate) -> dict[str, Any] | None:
@@ -173,7 +182,7 @@ def _environment(event: events.EnvironmentUpdate) -> dict[str, Any] | None:
 def _excluded(event: events.NodeExcluded) -> dict[str, Any] | None:
     if event.failures == 0:
         return None  # made by the agent
-    where = {"host": event.host, "stage": event.stage, "attempt": event.attempt}
+    where = {"host": host_name(event.host), "stage": event.stage, "attempt": event.attempt}
     return {"kind": "excluded", "time": event.time, **where}
 
 
@@ -316,13 +325,13 @@ def _texts(tasks: Sequence[TaskEnd]) -> dict[str, list[str | None]]:
     infos, reasons = [task.info for task in tasks], [task.reason for task in tasks]
     return {
         "kind": ["task"] * len(tasks),
-        "host": [it.host for it in infos],
+        "host": [host_name(it.host) for it in infos],
         "executor": [it.executor for it in infos],
         "locality": [it.locality for it in infos],
         "outcome": [it.reason for it in reasons],
         "error": [it.class_name for it in reasons],
         "message": [None if it.reason == "Success" else failure_message(it) for it in reasons],
-        "served_by": [it.address.host if it.address else None for it in reasons],
+        "served_by": [host_name(it.address.host) if it.address and it.address.host else None for it in reasons],
     }
 
 

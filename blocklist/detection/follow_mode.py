@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.log_file import COMPACT, log_of
 from blocklist.detection.pipeline import Analysis, KnownNodes
-from blocklist.detection.proposals import JudgedNodes, Proposal, Release, Summaries
+from blocklist.detection.proposals import JudgedNodes, Proposal, Release
 from blocklist.detection.reader import FORMAT, EventLogSource, within
 from blocklist.detection.schemas import FACTS, Omission
 from blocklist.model.errors import BlocklistError
@@ -40,7 +40,7 @@ class BatchDecision:
     releases: Sequence[Release]
 
 
-Decide = Callable[[Summaries], BatchDecision]
+Decide = Callable[[Analysis], BatchDecision]
 OnUpdates = Callable[[Sequence[Proposal], Sequence[Release], Sequence[str]], None]
 """Receives proposals, releases and sentences about near misses that were not reported before."""
 OnProblems = Callable[[Sequence[str]], None]
@@ -120,7 +120,7 @@ class LogFollower:
         now = time.time_ns() // 1_000_000
         with Analysis.of(self._store.since(now - WINDOW_MS), self._known_nodes) as analysis:
             self._report_problems(analysis.left_out)
-            decision = self._decide(analysis.summaries)
+            decision = self._decide(analysis)
         judgement = decision.judged.judgement
         released = {it.host for it in decision.releases}
         self._reported.forget(released)

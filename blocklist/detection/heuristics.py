@@ -19,6 +19,7 @@ from typing import Final
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     COUNTED_BY_TASK,
+    MIN_HOSTS,
     ApplicationFailures,
     Comparison,
     FailureClass,
@@ -165,18 +166,22 @@ def judge(
     rules: Rules,
     is_stale: Callable[[NodeVerdict], bool] = lambda _: False,
     groups: Mapping[str, str] | None = None,
+    confirmed: int | None = None,
 ) -> Judgement:
     """Judge all nodes. `groups`: the kind of machine of each node; nodes of other kinds are no peers.
 
-    Verdicts that are stale block nothing any more, so they do not count in `max_share`.
+    Verdicts that are stale block nothing any more, so they do not count in `max_share`. It is a share of the
+    `confirmed` nodes, because a log may name any; None: of all.
     """
     anomalies, doubtful = _find_anomalies(summaries, rules, groups or {})
     verdicts = [_verdict(host, found, rules) for host, found in anomalies.items()]
     near_misses = [finding for host, finding in doubtful.items() if host not in anomalies]
     verdicts.sort(key=lambda verdict: (-verdict.severity, verdict.p_value, verdict.host))
-    total = len(summaries)
+    total = len(summaries) if confirmed is None else confirmed
     max_blocks = max(1, floor(rules.max_share * total))
     limit_text = f"one run blocks at most {max_blocks} of {total} nodes"
+    if confirmed is not None:
+        limit_text += " that the service's inventory or logs of two file owners name"
     effective = [verdict for verdict in verdicts if not is_stale(verdict)]
     left_open = {
         verdict.host: f"Node {verdict.host} is not blocked ({verdict.cause}): {limit_text}."
@@ -198,7 +203,7 @@ def _find_anomalies(
     """What is wrong with each node, and the near miss of each."""
     found: defaultdict[str, list[NodeFinding]] = defaultdict(list)
     near_misses: dict[str, NodeFinding] = {}
-    if len(summaries) < 3:
+    if len(summaries) < MIN_HOSTS:
         return found, near_misses  # of two nodes it cannot be known which one is slow
     # Half of the alarm rate is for slowness and half for failures.
     limit = _failure_limit(summaries, rules.alarm_rate / 2)

@@ -15,13 +15,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.node_summary import MAX_APPLICATIONS, SLOWDOWN_THRESHOLD, FailureClass, Metric
+from blocklist.detection.node_summary import MAX_APPLICATIONS, MIN_HOSTS, SLOWDOWN_THRESHOLD, FailureClass, Metric
 from blocklist.detection.schemas import FAILURES, HOST_APPLICATIONS, HOST_STAGES, NODES, conform
 
 STAGE: Final = ("app", "stage", "attempt")
 """The columns that identify a stage."""
-MIN_HOSTS: Final = 3
-"""Minimum number of comparable hosts in a stage: of two, it cannot be known which one is slow."""
 MIN_TASKS: Final = 10
 """Minimum number of comparable tasks in a stage. A host needs only one of them, as a slow host gets few."""
 MIN_COMPLETED: Final = 0.75

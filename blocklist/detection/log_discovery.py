@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, Self
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -17,49 +17,105 @@ from pyspark.sql import SparkSession
 from blocklist.detection.log_file import (
     COMPACT,
     IN_PROGRESS,
+    LOCAL,
     STATUS_PREFIX,
     Decoder,
     LogFile,
+    Unread,
     decoder_for,
     is_hidden,
+    is_text,
+    local_files,
+    mark_last_in_progress,
+    open_log,
+    shown,
     without_status_suffix,
 )
 
 _THREADS: Final = 8
+_MAX_NAMED: Final = 10
 _JAVA_ERRORS: Final = (Py4JError, PySparkException)
 """PySpark turns some of Py4J's errors into its own, such as that of a name that is no path to Hadoop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiscoveredLogs:
-    """The logs, sorted by path, and one sentence for each problem."""
+    """The logs, sorted by path, and one sentence for each problem.
+
+    `failed` are the given paths with errors from which nothing is read.
+    """
 
     logs: Sequence[LogFile]
     problems: Sequence[str] = field(default_factory=tuple)
+    failed: Sequence[str] = field(default_factory=tuple)
 
 
 def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
-    """Find the event logs at and below these paths. An unreadable path becomes a problem, not an exception."""
+    """Find the event logs at and below these paths. An unreadable file or folder becomes a problem, no exception."""
     problems: list[str] = []
     files = _HadoopFiles.of(spark)
     seen: dict[str, LogFile] = {}
+    given: dict[str, _Given] = {}
     for path in paths:
-        if not _is_text(path):
-            problems.append(_skipped(path))
-            continue
-        try:
-            below = {log.path: log for log in files.walk(path)}
-        except _JAVA_ERRORS as error:
-            problems.append(f"{path} cannot be read: {_error_message(error)}")
-            continue
-        if not below:
-            problems.append(f"{path} contains no event log.")
-        problems += map(_skipped, _names_that_are_not_text(files.local(path)))
-        seen |= below
+        found = list(_files_at(files, path))
+        unread = [it.sentence for it in found if isinstance(it, Unread)]
+        logs = {it.path: it for it in found if isinstance(it, LogFile)}
+        if not found:
+            problems.append(f"{shown(path)} contains no event log.")
+        problems += unread
+        given[path] = _Given(logs=logs.keys(), has_errors=bool(unread))
+        seen |= logs
     usable = [
         log for log in without_compacted(sorted(seen.values(), key=lambda log: log.path)) if _is_readable(log, problems)
     ]
-    return DiscoveredLogs(logs=tuple(_event_logs(files, usable, problems)), problems=tuple(problems))
+    problems += _missing_parts(usable)
+    heads = _heads(files, usable)
+    kept = tuple(_event_logs(heads, usable, problems))
+    read, unreadable = {log.path for log in kept}, {path for path, head in heads.items() if isinstance(head, str)}
+    return DiscoveredLogs(
+        logs=kept,
+        problems=tuple(problems),
+        failed=[path for path, it in given.items() if it.failed(read, unreadable)],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Given:
+    """The paths of the files at or below a path that was given, and whether there are errors."""
+
+    logs: AbstractSet[str]
+    has_errors: bool
+
+    def failed(self, read: AbstractSet[str], unreadable: AbstractSet[str]) -> bool:
+        return self.logs.isdisjoint(read) and (self.has_errors or not self.logs.isdisjoint(unreadable))
+
+
+def _files_at(files: _HadoopFiles, path: str) -> Iterator[LogFile | Unread]:
+    """The files at or below a path that was given."""
+    if not is_text(path):
+        yield Unread(path, f"{shown(path)} is skipped: its name is not UTF-8.")
+        return
+    try:
+        local = files.local(path)
+        yield from files.walk(path) if local is None else local_files(local)
+    except _JAVA_ERRORS as error:
+        yield Unread(path, f"{path} cannot be read: {_error_message(error)}")
+
+
+def _missing_parts(logs: Iterable[LogFile]) -> Iterator[str]:
+    """A sentence for each rolled log with gaps. Spark numbers its parts from 1; a compacted one replaces the first."""
+    for folder, parts in groupby((log for log in logs if log.rolled), key=lambda log: log.folder):
+        found = list(parts)
+        present = {part.index for part in found}
+        compacted = any(part.name.removesuffix(IN_PROGRESS).endswith(COMPACT) for part in found)
+        # A single part may have been given, or copied, by itself.
+        first = min(present) if compacted or len(found) == 1 else 1
+        # A number in a name may be anything.
+        missing = list(islice((it for it in range(first, max(present)) if it not in present), _MAX_NAMED + 1))
+        if missing:
+            named = ", ".join(map(str, missing[:_MAX_NAMED])) + (" and more" if len(missing) > _MAX_NAMED else "")
+            part = "part" if len(missing) == 1 else "parts"
+            yield f"{folder} has no {part} {named}: what was in it is unknown."
 
 
 @dataclass(frozen=True)
@@ -74,23 +130,31 @@ class _HadoopFiles:
         context: Any = spark.sparkContext
         return cls(context._jvm, context._jsc.hadoopConfiguration())  # noqa: SLF001 - PySpark has no public way
 
-    def walk(self, path: str) -> Iterator[LogFile]:
+    def walk(self, path: str) -> Iterator[LogFile | Unread]:
         """Yield all files at or below a path, except hidden ones. A path that is given explicitly may be hidden."""
         system, at = self._at(path)
         yield from self._below(system.getFileStatus(at))
 
-    def _below(self, status: Any) -> Iterator[LogFile]:
-        if not status.isDirectory():
-            name = status.getPath().getName()
-            yield LogFile(
-                path=status.getPath().toString(), size=status.getLen(), in_progress=name.endswith(IN_PROGRESS)
-            )
-            return
-        system = status.getPath().getFileSystem(self.conf)
-        named = {child.getPath().getName(): child for child in system.listStatus(status.getPath())}
-        inside = [log for name, child in named.items() if not is_hidden(name) for log in self._below(child)]
+    def _below(self, status: Any) -> Iterator[LogFile | Unread]:
+        """An error concerns the folder alone in which it happens."""
+        path = status.getPath().toString()
+        if status.isSymlink():
+            yield Unread(path, f"{path} is skipped: it is a link.")
+        elif not status.isDirectory():
+            in_progress = path.endswith(IN_PROGRESS)
+            yield LogFile(path=path, size=status.getLen(), in_progress=in_progress, owner=status.getOwner())
+        else:
+            try:
+                yield from self._inside(status)
+            except _JAVA_ERRORS as error:
+                yield Unread(path, f"{path} cannot be read: {_error_message(error)}")
+
+    def _inside(self, folder: Any) -> Iterator[LogFile | Unread]:
+        system = folder.getPath().getFileSystem(self.conf)
+        named = {child.getPath().getName(): child for child in system.listStatus(folder.getPath())}
+        inside = [found for name, child in named.items() if not is_hidden(name) for found in self._below(child)]
         if any(name.startswith(STATUS_PREFIX) and name.endswith(IN_PROGRESS) for name in named):
-            inside = _mark_last_in_progress(inside)
+            inside = mark_last_in_progress(inside)
         yield from inside
 
     def local(self, path: str) -> str | None:
@@ -101,43 +165,23 @@ class _HadoopFiles:
 
     def head(self, log: LogFile) -> bytes:
         """Return the first bytes of the log, decoded."""
-        system, path = self._at(log.path)
         decode = decoder_for(log.name)
-        stream = system.open(path)
-        try:
-            read: bytes = stream.readNBytes(COMPRESSED_HEAD if decode else HEAD)
-        finally:
-            stream.close()
+        size = COMPRESSED_HEAD if decode else HEAD
+        if log.path.startswith(LOCAL):
+            with open_log(log.path.removeprefix(LOCAL), log.root) as file:
+                read = file.read(size)
+        else:
+            system, path = self._at(log.path)
+            stream = system.open(path)
+            try:
+                read = stream.readNBytes(size)
+            finally:
+                stream.close()
         return decoded_head(decode, read) if decode else read
 
     def _at(self, path: str) -> tuple[Any, Any]:
         found = self.jvm.org.apache.hadoop.fs.Path(path)
         return found.getFileSystem(self.conf), found
-
-
-def _names_that_are_not_text(folder: str | None) -> Iterator[str]:
-    """The files and folders below whose names are not UTF-8: Java cannot open them, and Hadoop leaves them out."""
-    for parent, folders, files in os.walk(folder) if folder else ():
-        folders[:] = [name for name in folders if not is_hidden(name)]
-        for name in sorted([*folders, *files]):
-            if not is_hidden(name) and not _is_text(name):
-                yield f"file:{parent}/{name}"
-        folders[:] = [name for name in folders if _is_text(name)]
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8. Python has lone surrogates for the bytes that are not."""
-    return not any("\ud800" <= char <= "\udfff" for char in name)
-
-
-def _skipped(path: str) -> str:
-    return f"{path.encode(errors='replace').decode()} is skipped: its name is not UTF-8."
-
-
-def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:
-    """Of a rolled log in progress, only the last part is still being written."""
-    last = max((log.index for log in logs), default=0)
-    return [LogFile(path=log.path, size=log.size, in_progress=log.in_progress or log.index == last) for log in logs]
 
 
 def _is_readable(log: LogFile, problems: list[str]) -> bool:
@@ -149,10 +193,14 @@ def _is_readable(log: LogFile, problems: list[str]) -> bool:
     return log.size > 0
 
 
-def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str]) -> Iterator[LogFile]:
-    """Keep files that begin as event logs do; of a log in several parts, one part must."""
+def _heads(files: _HadoopFiles, logs: Sequence[LogFile]) -> dict[str, bytes | str]:
+    """The first bytes of each log by its path, or the error as a sentence."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        heads = dict(zip((log.path for log in logs), pool.map(lambda log: _head(files, log), logs), strict=True))
+        return dict(zip((log.path for log in logs), pool.map(lambda log: _head(files, log), logs), strict=True))
+
+
+def _event_logs(heads: Mapping[str, bytes | str], logs: Sequence[LogFile], problems: list[str]) -> Iterator[LogFile]:
+    """Keep files that begin as event logs do; of a log in several parts, one part must."""
     for _, group in groupby(logs, key=lambda log: log.log):
         parts = list(group)
         read = [log for log in parts if isinstance(heads[log.path], bytes)]
@@ -173,6 +221,8 @@ def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:
         return files.head(log)
     except _JAVA_ERRORS as error:
         return _error_message(error)
+    except OSError as error:
+        return f"{error.strerror or error}."
 
 
 def _error_message(error: Exception) -> str:

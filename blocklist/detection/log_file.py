@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import struct
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -20,6 +24,8 @@ IN_PROGRESS: Final = ".inprogress"
 STATUS_PREFIX: Final = "appstatus_"
 """Prefix of the file whose suffix tells whether a rolled log is in progress."""
 COMPACT: Final = ".compact"
+LOCAL: Final = "file:"
+"""Prefix of the paths of local logs."""
 CODECS: Final = (".zstd", ".lz4", ".snappy", ".gz")
 """Suffixes of the supported compression codecs."""
 
@@ -30,11 +36,17 @@ _DATABRICKS: Final = re.compile(r"eventlog(?:-[\d-]+)?(?:\.gz)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogFile:
-    """A log, or one part of a rolled log. A file in progress may end in the middle of a line."""
+    """A log, or one part of a rolled log. A file in progress may end in the middle of a line.
+
+    `root` is the local file or folder that was given, at or below which it was found; `owner` is whose file it is,
+    empty if that is unknown.
+    """
 
     path: str
     size: int
     in_progress: bool
+    root: str | None = None
+    owner: str = ""
 
     @property
     def name(self) -> str:
@@ -104,8 +116,6 @@ MAX_RATIO: Final = 200
 """Maximum expansion of a log. Event logs compress to a tenth or a thirtieth of their size."""
 FREE_BYTES: Final = 64 * 1024 * 1024
 """Number of bytes that a log may expand to at any ratio."""
-BOMB: Final = f"(a decompression bomb: the log expands to more than {MAX_RATIO} times its size; skipped from here on)"
-"""Line that stands for the rest of such a log."""
 _STEP: Final = 256  # bytes passed to zlib or zstd at once: at most 64 zstd blocks of 128 KiB
 
 
@@ -202,6 +212,7 @@ class _Lz4(Decoder):
 
     def __init__(self) -> None:
         self._rest = b""
+        self._ended = True
 
     def decode(self, piece: bytes, out: list[bytes]) -> None:
         data, at = self._rest + piece, 0
@@ -216,11 +227,12 @@ class _Lz4(Decoder):
             raw = token & 0xF0 == _RAW
             self.append(block if raw else lz4.block.decompress(block, uncompressed_size=length), out)
             at = start + packed
+            self._ended = length == 0
         self._rest = data[at:]
 
     @property
     def complete(self) -> bool:
-        return not self._rest and not self.damaged
+        return self._ended and not self._rest and not self.damaged
 
 
 class _Snappy(Decoder):
@@ -289,6 +301,145 @@ def decoder_for(name: str) -> Decoder | None:
     return None if codec is None else _DECODERS[codec]()
 
 
+# Local files and folders. Below what was given, links are not followed: whoever may write there would choose what is
+# read, with the rights of the one who reads it.
+
+MAX_DEPTH: Final = 32
+"""Maximum number of folders in each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file or folder that is not read, and why, in a sentence."""
+
+    path: str
+    sentence: str
+
+
+def local_files(root: str) -> Iterator[LogFile | Unread]:
+    """The files at or below a path, without hidden ones. What is given itself may be hidden, or a link.
+
+    An error concerns the folder or file alone in which it happens. What vanishes meanwhile is left out.
+    """
+    try:
+        info = Path(root).stat()
+        if not stat.S_ISDIR(info.st_mode):
+            yield _local_file(root, root, info)
+            return
+        opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        yield _unreadable(root, error)
+        return
+    yield from _files_below(opened, root, root, 0)
+
+
+def _files_below(opened: int, path: str, root: str, depth: int) -> Iterator[LogFile | Unread]:
+    """Closes the folder."""
+    try:
+        with os.scandir(opened) as entries:
+            named = sorted((entry for entry in entries), key=lambda entry: entry.name)
+        found: list[LogFile | Unread] = []
+        for entry in named:
+            if not is_hidden(entry.name):
+                found += _found(opened, entry, f"{path.rstrip('/')}/{entry.name}", root, depth)
+    except OSError as error:
+        yield _unreadable(path, error)
+        return
+    finally:
+        os.close(opened)
+    is_open = any(it.name.startswith(STATUS_PREFIX) and it.name.endswith(IN_PROGRESS) for it in named)
+    yield from mark_last_in_progress(found) if is_open else found
+
+
+def mark_last_in_progress(found: Sequence[LogFile | Unread]) -> list[LogFile | Unread]:
+    """Of a rolled log in progress, only the last part is still being written."""
+    last = max((it.index for it in found if isinstance(it, LogFile)), default=0)
+    return [replace(it, in_progress=True) if isinstance(it, LogFile) and it.index == last else it for it in found]
+
+
+def _found(opened: int, entry: os.DirEntry[str], path: str, root: str, depth: int) -> Iterator[LogFile | Unread]:
+    try:
+        if not entry.is_dir(follow_symlinks=False):
+            yield _local_file(path, root, entry.stat(follow_symlinks=False))
+        elif depth == MAX_DEPTH:
+            yield Unread(path, f"{shown(f'{LOCAL}{path}')} is skipped: it is more than {MAX_DEPTH} folders deep.")
+        else:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            yield from _files_below(os.open(entry.name, flags, dir_fd=opened), path, root, depth + 1)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield _unreadable(path, error)
+
+
+def _local_file(path: str, root: str, info: os.stat_result) -> LogFile | Unread:
+    if reason := _unsuitable(info.st_mode):
+        return Unread(path, f"{shown(f'{LOCAL}{path}')} is skipped: {reason}.")
+    in_progress = path.endswith(IN_PROGRESS)
+    return LogFile(path=f"{LOCAL}{path}", size=info.st_size, in_progress=in_progress, root=root, owner=str(info.st_uid))
+
+
+def _unsuitable(mode: int) -> str | None:
+    """Why a file of this mode is not read; None if it is."""
+    if stat.S_ISLNK(mode):
+        return "it is a link"
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    return None if stat.S_ISREG(mode) else "it is not a regular file"
+
+
+def _unreadable(path: str, error: OSError) -> Unread:
+    return Unread(path, f"{shown(path)} cannot be read: {error.strerror or error}.")
+
+
+def open_below(root: str | None, path: str) -> BinaryIO:
+    """Open a file; no link below `root` is followed, which is the file itself, or its folder if it is not given.
+
+    Raises OSError, also for a file that is not a regular one.
+    """
+    is_given = root is not None and path.removesuffix(IN_PROGRESS) == root.removesuffix(IN_PROGRESS)
+    folder = str(Path(path).parent) if root is None or is_given else root
+    *parents, name = Path(path).relative_to(folder).parts
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    opened = os.open(folder, flags | os.O_DIRECTORY)
+    try:
+        for parent in parents:
+            inner = os.open(parent, flags | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+            os.close(opened)
+            opened = inner
+        # A file that was given itself may be a link. A pipe must not wait for somebody who writes.
+        link = 0 if is_given else os.O_NOFOLLOW
+        file = os.open(name, flags | os.O_NONBLOCK | link, dir_fd=opened)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link") from None
+        raise
+    finally:
+        os.close(opened)
+    if reason := _unsuitable(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, reason)
+    return os.fdopen(file, "rb")
+
+
+def file_owner(path: str) -> str | None:
+    """The owner of a local log; None if it is gone."""
+    for name in (path.removeprefix(LOCAL), path.removeprefix(LOCAL) + IN_PROGRESS):
+        with suppress(OSError):
+            return str(Path(name).lstat().st_uid)
+    return None
+
+
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8. Python has lone surrogates for the bytes that are not."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def shown(path: str) -> str:
+    """A path as messages show it."""
+    return path.encode(errors="replace").decode()
+
+
 # Reads the lines of a log: plain text from any byte on, compressed logs from their start. Memory is bounded.
 
 BLOCK: Final = 256 * 1024
@@ -297,20 +448,32 @@ CHUNK: Final = 128 * 1024
 """Number of bytes of a compressed log that are decoded at once."""
 MAX_LINE: Final = 64 * 1024 * 1024
 """Maximum number of bytes of a line that is kept."""
-LONG_LINE: Final = f"(a line of more than {MAX_LINE // 2**20} MiB)".encode()
-"""Stands for a longer line."""
 SKIPPED: Final = "(the file is skipped: "
-"""Beginning of the line that stands for a file that is not read."""
-DAMAGED: Final = b"(the file is damaged or truncated here)"
+"""Beginning of the note for a file that is not read."""
 
 
-def open_log(name: str) -> BinaryIO:
-    """Open a log, also if its application has ended or been continued meanwhile. Raises FileNotFoundError."""
+class Note(bytes):
+    """Stands for something that is not read. Only notes are shown to people: no content of a file is."""
+
+
+DAMAGED: Final = Note(b"(the file is damaged or truncated here)")
+
+
+def open_log(name: str, root: str | None = None) -> BinaryIO:
+    """Open a log, also if its application has ended or been continued meanwhile. Raises FileNotFoundError, OSError."""
     other = name.removesuffix(IN_PROGRESS) if name.endswith(IN_PROGRESS) else name + IN_PROGRESS
     try:
-        return Path(name).open("rb")
+        return open_below(root, name)
     except FileNotFoundError:
-        return Path(other).open("rb")
+        return open_below(root, other)
+
+
+BOMB: Final = Note(
+    f"(a decompression bomb: the log expands to more than {MAX_RATIO} times its size; skipped from here on)".encode()
+)
+"""Stands for the rest of such a log."""
+LONG_LINE: Final = Note(f"(a line of more than {MAX_LINE // 2**20} MiB)".encode())
+"""Stands for a longer line."""
 
 
 class LineSplitter:
@@ -398,30 +561,28 @@ def _begun_before(end: int, lines: list[bytes], at: int) -> list[bytes]:
 def decoded_lines(content: Iterable[bytes], decode: Decoder, *, is_open: bool = False) -> Iterator[list[bytes]]:
     """Yield the lines of a compressed log, which is passed in pieces, in lists.
 
-    A damaged or truncated log ends with the rest of its last line, or with a line that says so; not if it `is_open`, as
-    it is still being written.
+    A damaged or truncated log ends with a note that says so, in place of its last line; not if it `is_open`, as it is
+    still being written.
     """
     splitter = LineSplitter()
     for piece in content:
         lines = splitter.split(decode(piece))
         if decode.bomb:
-            yield [*lines, BOMB.encode()]
+            yield [*lines, BOMB]
             return
         yield lines
-    if last := splitter.last(is_open=is_open):
-        yield last
-    elif not (decode.complete or is_open):
-        yield [DAMAGED]
+    # A truncated log may end with what looks like a line.
+    yield splitter.last(is_open=is_open) if decode.complete or is_open else [DAMAGED]
 
 
-def skipped(reason: str) -> bytes:
-    """The line that stands for a file that is not read."""
-    return f"{SKIPPED}{reason})".encode()
+def skipped(reason: str) -> Note:
+    """Stands for a file that is not read."""
+    return Note(f"{SKIPPED}{reason})".encode())
 
 
-def unreadable(error: OSError) -> bytes:
-    """The line that stands for a file, or the rest of one, that cannot be read."""
-    return f"(the file cannot be read: {error.strerror or error})".encode()
+def unreadable(error: OSError) -> Note:
+    """Stands for a file, or the rest of one, that cannot be read."""
+    return Note(f"(the file cannot be read: {error.strerror or error})".encode())
 
 
 def pieces(content: memoryview) -> Iterator[bytes]:

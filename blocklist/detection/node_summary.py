@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+MIN_HOSTS: Final = 3
+"""Minimum number of hosts that are compared: of two it cannot be known which one is slow."""
 SLOWDOWN_THRESHOLD: Final = 1.5
 """Ratio to the peers' time from which a host is slow (FLIP-168)."""
 

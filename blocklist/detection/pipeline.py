@@ -190,6 +190,20 @@ class Analysis:
         ).collect()
         return join_evidence((row.asDict() for row in counted), compared, failed)
 
+    def owners(self, owner_of: Callable[[str], str | None]) -> dict[str, int]:
+        """Return the number of file owners whose logs name each host.
+
+        `owner_of` returns the owner of a file, None or an empty text if that is not known.
+        """
+        tasks = self.facts.where(F.col("kind") == "task").select("file", "host").distinct()
+        files = [row["file"] for row in tasks.select("file").distinct().collect()]
+        owned = [(file, owner) for file in files if (owner := owner_of(file))]
+        if len({owner for _, owner in owned}) < 2:
+            return {}
+        owners = F.broadcast(self.facts.sparkSession.createDataFrame(owned, "file string, owner string"))
+        counted = tasks.join(owners, "file").groupBy("host").agg(F.countDistinct("owner").alias("owners"))
+        return {row["host"]: row["owners"] for row in counted.collect()}
+
     def task_times(self) -> list[TaskTime]:
         """Return where task time went, by host and minute."""
         return [TaskTime(**row.asDict()) for row in task_times(self.facts, self.host_stages).collect()]

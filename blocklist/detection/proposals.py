@@ -81,11 +81,18 @@ class JudgedNodes:
 
 
 def judge_with_history(
-    summaries: Summaries, rules: Rules, kinds: MachineKinds, history: History, *, now: int
+    summaries: Summaries,
+    rules: Rules,
+    kinds: MachineKinds,
+    history: History,
+    *,
+    now: int,
+    confirmed: Callable[[Sequence[str]], int] | None = None,
 ) -> JudgedNodes:
     """Judge all nodes. What was seen of a node before somebody unblocked it by hand does not count.
 
-    A verdict that rests on such evidence is a proposal that is not applied.
+    A verdict that rests on such evidence is a proposal that is not applied. `confirmed` counts the hosts that count
+    for `max_share`, see `judge`.
     """
     known = cache(history)
     proposal = cache(lambda verdict: _propose(verdict, known, rules, now))
@@ -93,7 +100,9 @@ def judge_with_history(
     outdated: dict[str, Proposal] = {}
     while True:
         nodes = summaries(ignored)
-        judged = judge(nodes, rules, lambda verdict: proposal(verdict).stale, kinds([node.host for node in nodes]))
+        hosts = [node.host for node in nodes]
+        count = None if confirmed is None else confirmed(hosts)
+        judged = judge(nodes, rules, lambda verdict: proposal(verdict).stale, kinds(hosts), count)
         suspects = [*judged.verdicts, *judged.left_open_verdicts]
         found = {it.host: it for it in suspects if _rests_on_old_evidence(it, known, ignored)}
         if not found:

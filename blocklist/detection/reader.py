@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
@@ -33,6 +32,7 @@ from blocklist.detection.log_file import (
     BOMB,
     DAMAGED,
     IN_PROGRESS,
+    LOCAL,
     SKIPPED,
     Decoder,
     LineSplitter,
@@ -41,7 +41,7 @@ from blocklist.detection.log_file import (
     decoder_for,
     file_pieces,
     is_databricks_part,
-    is_hidden,
+    local_files,
     open_log,
     pieces,
     plain_lines,
@@ -112,14 +112,13 @@ def _splits(log: LogFile, size: int) -> Iterator[Split]:
 
 
 _MAX_NAMED: Final = 20  # maximum number of files named one by one
-_LOCAL: Final = "file:"
 _Batches = Iterator["pa.RecordBatch"]
 
 
 def read_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
     """Return schemas.FACTS of these logs. A line that cannot be parsed yields one fact of kind `broken`."""
-    local = [log for log in logs if log.path.startswith(_LOCAL)]
-    remote = [log for log in logs if not log.path.startswith(_LOCAL)]
+    local = [log for log in logs if log.path.startswith(LOCAL)]
+    remote = [log for log in logs if not log.path.startswith(LOCAL)]
     frames = [_local_facts(spark, local)] if local else []
     for compressed in (False, True):
         for is_open in (False, True):
@@ -153,7 +152,7 @@ def split_lines(split: Split) -> Iterator[list[bytes]]:
     """Yield the lines of a split, in lists: none if the log is gone, and one that says so where it cannot be read."""
     log = split.log
     try:
-        with open_log(log.path.removeprefix(_LOCAL)) as file:
+        with open_log(log.path.removeprefix(LOCAL), log.root) as file:
             if decode := decoder_for(log.name):
                 yield from decoded_lines(file_pieces(file), decode, is_open=log.in_progress)
             else:
@@ -215,15 +214,18 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
 
 
 def problems(facts: DataFrame) -> list[Omission]:
-    """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others."""
+    """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others.
+
+    None shows what a line has: a file may be another one than it seems.
+    """
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
-    counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
+    counted = broken.agg(F.count("*").alias("lines"), F.max("detail").alias("note")).orderBy(F.desc("lines"), "file")
     rows = counted.collect()
-    skipped = [row for row in rows if row["lines"] == 1 and row["first"].startswith(SKIPPED)]
+    skipped = [row for row in rows if row["lines"] == 1 and row["note"].startswith(SKIPPED)]
     damaged = [row for row in rows if row not in skipped]
-    found = [_problem(row, f" is skipped: {row['first'][len(SKIPPED) : -1]}") for row in skipped]
+    found = [_problem(row, f" is skipped: {row['note'][len(SKIPPED) : -1]}") for row in skipped]
     found += [
-        _problem(row, f": {_line_count(row['lines'])} skipped, such as {row['first']!r}")
+        _problem(row, f": {_line_count(row['lines'])} skipped" + (f" {row['note']}" if row["note"] else ""))
         for row in damaged[:_MAX_NAMED]
     ]
     if rest := damaged[_MAX_NAMED:]:
@@ -264,6 +266,7 @@ class ByteRange(InputPartition):
     path: str
     start: int
     end: int
+    root: str
 
 
 class EventLogSource(DataSource):
@@ -288,31 +291,43 @@ class _StreamReader(DataSourceStreamReader):
         return {}
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - as Spark 4.0 has it; 4.2 takes it still
-        return {name: size for path in self._paths for name, size in _file_sizes(Path(path))}
+        # What is not read is reported once, before: see log_discovery.
+        found = (it for path in self._paths for it in local_files(path) if isinstance(it, LogFile))
+        return {it.path.removeprefix(LOCAL).removesuffix(IN_PROGRESS): it.size for it in found}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         # A file that has shrunk was rewritten.
         changed = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
-        return [ByteRange(name, begin if begin <= size else 0, size) for name, begin, size in changed if begin != size]
+        return [
+            ByteRange(name, begin if begin <= size else 0, size, self._root(name))
+            for name, begin, size in changed
+            if begin != size
+        ]
+
+    def _root(self, name: str) -> str:
+        """The path that was given at or below which the file is."""
+        return max(
+            (path for path in self._paths if f"{name}/".startswith(f"{path.rstrip('/')}/")), key=len, default=name
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ByteRange)
         parser = FactParser(partition.path)
         # Only complete lines are read: none is broken because its log is in progress.
-        for line in lines(partition.path, partition.start, partition.end):
+        for line in lines(partition.path, partition.start, partition.end, root=partition.root):
             parser.add([line])
             if parser.size >= BATCH:
                 yield from parser.batches()
         yield from parser.batches()
 
 
-def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes]:
+def lines(name: str, start: int, end: int, chunk: int = CHUNK, *, root: str | None = None) -> Iterator[bytes]:
     """Yield the lines that end in these bytes of the file, and one that says so where it cannot be read.
 
     None if the file is gone or its start is missing. Of a file that is no log, the first bytes yield one line.
     """
     try:
-        with open_log(name) as file:
+        with open_log(name, root) as file:
             if reason := _refusal(file, name, end):
                 if _refusal(file, name, start) is None:
                     yield skipped(reason)
@@ -358,19 +373,7 @@ def _compressed(file: BinaryIO, decode: Decoder, start: int, end: int, chunk: in
     for piece in _pieces(file, start, end, chunk):
         yield from splitter.split(decode(piece))
     if decode.damaged and not reported:
-        yield BOMB.encode() if decode.bomb else DAMAGED
-
-
-def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:
-    files = [path] if path.is_file() else sorted(path.rglob("*"))
-    for file in files:
-        if any(map(is_hidden, file.relative_to(path).parts)):
-            continue
-        try:
-            if file.is_file():
-                yield str(file).removesuffix(IN_PROGRESS), file.stat().st_size
-        except OSError:
-            continue  # deleted meanwhile
+        yield BOMB if decode.bomb else DAMAGED
 
 
 def _line_start(file: BinaryIO, position: int, chunk: int) -> int:

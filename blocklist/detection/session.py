@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -30,8 +31,9 @@ from blocklist.detection.proposals import (
 )
 from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError, InvalidError, NotFoundError
-from blocklist.model.names import normalize_address, same_machine
+from blocklist.model.names import MachineSet, NameSet, normalize_address, normalize_name, same_machine
 from blocklist.model.node import is_node_id
+from blocklist.model.text import escape_unprintable
 
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 """For a JVM that this process starts: without the C2 compiler, which takes more CPU time than its code saves."""
@@ -65,9 +67,35 @@ def known_nodes(client: BlocklistClient | None) -> dict[str, str]:
     return {address: node.id for node in nodes for address in node.addresses}
 
 
+class ConfirmedHosts:
+    """Counts the hosts that more than one party names: any log may name any host.
+
+    They are those of the service's inventory, each machine once, and those in logs of two file owners. `owners` returns
+    the number of file owners whose logs name each host.
+    """
+
+    def __init__(self, client: BlocklistClient, owners: Callable[[], Mapping[str, int]]) -> None:
+        self._owners = owners
+        self._nodes: defaultdict[str, set[str]] = defaultdict(set)
+        for node in client.known_nodes().nodes:
+            for name in (node.id, *node.names, *node.addresses):
+                self._nodes[normalize_name(name)].add(node.id)
+        self._names = NameSet(self._nodes)
+
+    def __call__(self, hosts: Sequence[str]) -> int:
+        machines, others = set[str](), list[str]()
+        for host in hosts:
+            nodes = {node for name in self._names.matching(host) for node in self._nodes[name]}
+            machines |= nodes
+            others += [] if nodes else [host]
+        owners = self._owners() if others else {}
+        # However a log spells a name, it is one machine.
+        return len(machines) + len(MachineSet(host for host in others if owners.get(host, 0) > 1))
+
+
 def warn(sentence: str) -> None:
     """Write a sentence to standard error."""
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(f"{escape_unprintable(sentence)}\n")
 
 
 # The kind of machine of each host: by the rules' patterns, else by a label of the service's inventory.

@@ -6,8 +6,11 @@ import codecs
 import io
 import os
 import sys
+import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def decode_text(data: bytes) -> str:
@@ -33,6 +36,17 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
     is_utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "") == "utf8"
     return json.dumps(value, ensure_ascii=not is_utf8, indent=indent)
+
+
+def escape_unprintable(text: str) -> str:
+    r"""The text with control and invisible characters escaped as in Python: `\x1b` for an escape."""
+    if text.isprintable():
+        return text
+    return "".join(_escape(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in text)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 def prepare_streams() -> None:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 HOSTS = [f"n{number}" for number in range(1, 7)]
 STAGES = 6
 
 
-def event_log(app: str, began: int, slow: str | None = None, canary: str | None = None) -> list[str]:
-    """Six stages of three tasks per host, 1 s each, 2.2 s on the slow host; `began` in Unix ms.
+def event_log(
+    app: str,
+    began: int,
+    slow: str | Mapping[str, float] | None = None,
+    canary: str | None = None,
+    hosts: Collection[str] = HOSTS,
+) -> list[str]:
+    """Six stages of three tasks per host, 1 s each; `began` in Unix ms.
+
+    They take 2.2 s on the slow host, or that many times as long on each of several.
 
     The canary is a host on which the application has only one executor, which runs one task of each stage.
     """
@@ -21,7 +29,9 @@ def event_log(app: str, began: int, slow: str | None = None, canary: str | None 
         {"Event": "SparkListenerLogStart", "Spark Version": "4.3.0"},
         {"Event": "SparkListenerApplicationStart", "App Name": app, "App ID": app, "Timestamp": began, "User": "test"},
     ]
-    tasks = [task for stage in range(STAGES) for task in _stage(stage, began + stage * 10_000, slow, canary, dice)]
+    factors = {slow: 2.2} if isinstance(slow, str) else (slow or {})
+    places = [(number, host) for number in range(3) for host in hosts if host != canary or number == 0]
+    tasks = [task for stage in range(STAGES) for task in _stage(stage, began + stage * 10_000, factors, places, dice)]
     return [json.dumps(event, separators=(",", ":")) + "\n" for event in [*head, *tasks]]
 
 
@@ -45,13 +55,12 @@ def on_pods(lines: list[str], addresses: Mapping[str, str], nodes: Mapping[str, 
 
 
 def _stage(
-    stage: int, began: int, slow: str | None, canary: str | None, dice: random.Random
+    stage: int, began: int, factors: Mapping[str, float], places: Sequence[tuple[int, str]], dice: random.Random
 ) -> Iterator[dict[str, Any]]:
-    places = [(number, host) for number in range(3) for host in HOSTS if host != canary or number == 0]
     info = {"Stage ID": stage, "Stage Attempt ID": 0, "Number of Tasks": len(places), "Submission Time": began}
     yield {"Event": "SparkListenerStageSubmitted", "Stage Info": info, "Properties": {}}
     for number, host in places:
-        run = round((2200 if host == slow else 1000) * dice.lognormvariate(0, 0.1))
+        run = round(1000 * factors.get(host, 1) * dice.lognormvariate(0, 0.1))
         launched = began + number * 3100
         yield _task(stage, host, launched, run)
 

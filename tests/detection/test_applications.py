@@ -41,7 +41,7 @@ def test_an_application_has_its_id_whatever_its_files_are_called(spark: SparkSes
     assert apps == {"app-1", "app-2", "app-3", "oldest"}
     kept = f"file:{tmp_path}/copy"
     assert problems.splitlines() == [
-        f"file:{tmp_path}/old-copy: 10,000 broken lines were skipped, such as 'broken'.",
+        f"file:{tmp_path}/old-copy: 10,000 broken lines were skipped.",
         f"file:{tmp_path}/event_log_1 is skipped: a copy of {kept}, the log of application app-2.",
         f"file:{tmp_path}/old-copy is skipped: a copy of {kept}, the log of application app-2.",
     ]

@@ -91,6 +91,32 @@ def test_the_executor_that_a_canary_leaves_shows_whether_the_node_has_recovered(
             assert after.end > before.end
 
 
+def test_forged_logs_block_no_more_than_the_share_of_the_known_nodes(
+    fresh: ServiceProcess, run_command: Command, tmp_path: Path
+) -> None:
+    """However many hosts they invent, beside which all real ones are slow. A link in them is not read either."""
+    # Hosts that are alike are slower by design, and not blamed.
+    real = {f"w{number}": 2 + number for number in range(20)}
+    secret = tmp_path / "token"
+    secret.write_text("blt_secret\n")
+    logs = tmp_path / "logs"
+    (logs / "eventlog_v2_app-9").mkdir(parents=True)
+    (logs / "eventlog_v2_app-9" / "events_1_app-9").symlink_to(secret)
+    for number in range(3):
+        hosts = [*real, *(f"x{invented}" for invented in range(400))]
+        lines = event_log(f"app-{number}", now() - 900_000 + number * 250_000, slow=real, hosts=hosts)
+        (logs / f"app-{number}").write_text("".join(lines))
+    html = tmp_path / "report.html"
+    with fresh.client() as http:
+        report_labels(http, {host: {} for host in real}, lease=600)
+        code, out, err = run_command("--event-logs", str(logs), "--url", fresh.url, "--apply", "--html", str(html))
+    assert code == 0, err
+    with BlocklistClient(fresh.url) as client:
+        assert len(client.snapshot().nodes) <= 2, out
+    assert "events_1_app-9 is skipped: it is a link." in err
+    assert "blt_secret" not in out + err + html.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -158,7 +184,7 @@ def test_without_logs_there_is_a_message_and_no_verdict(tmp_path: Path, run_comm
     )
     assert "No events were read." in html.read_text()
     assert "missing cannot be read" in html.read_text()
-    assert (code, out) == (0, "No nodes to block.\n"), err
+    assert (code, out) == (1, "No nodes to block.\n"), err
     assert f"{tmp_path}/empty contains no event log." in err
     assert f"{tmp_path}/missing cannot be read: " in err
 

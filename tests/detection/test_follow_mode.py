@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from blocklist.detection import follow_mode
 from blocklist.detection.follow_mode import BatchDecision, FactStore, LogFollower
 from blocklist.detection.heuristics import Judgement
-from blocklist.detection.proposals import JudgedNodes, Summaries
+from blocklist.detection.pipeline import Analysis
+from blocklist.detection.proposals import JudgedNodes
 from blocklist.detection.schemas import FACTS
 from blocklist.model.errors import BlocklistError
 from tests.detection.command import now
@@ -66,8 +67,8 @@ class Reports:
             spark, checkpoint, self._decide, lambda *_: None, self.problems.extend, known_nodes=lambda: known
         )
 
-    def _decide(self, summaries: Summaries) -> BatchDecision:
-        nodes: Sequence[Any] = summaries({})
+    def _decide(self, analysis: Analysis) -> BatchDecision:
+        nodes: Sequence[Any] = analysis.summaries({})
         self.hosts = [node.host for node in nodes]
         judgement = Judgement(verdicts=(), left_open={}, near_misses={})
         return BatchDecision(judged=JudgedNodes(summaries=nodes, judgement=judgement, proposals=()), releases=())
@@ -76,17 +77,17 @@ class Reports:
 def test_pods_are_looked_up_and_what_is_left_out_is_reported_once(spark: SparkSession, tmp_path: Path) -> None:
     reports = Reports(spark, tmp_path, {"10.1.0.5": "worker-5"})
     kubernetes = {"kind": "environment", "detail": "k8s://https://api"}
-    broken = {"kind": "broken", "detail": "hello"}
+    broken = {"kind": "broken", "detail": ""}
     tasks = [task(now(), host=host) for host in ("10.1.0.5", "10.1.0.6")]
     reports.follower.add_batch(frame(spark, kubernetes, broken, *tasks), 0)
     assert reports.hosts == ["worker-5"]
     lines, pods = reports.problems
-    assert lines == "/logs/app-1: 1 broken line was skipped, such as 'hello'."
+    assert lines == "/logs/app-1: 1 broken line was skipped."
     assert pods.startswith("Pods of application app-1 on unknown nodes are left out: 1.")
     restarted = Reports(spark, tmp_path, {})
     restarted.follower.add_batch(frame(spark, broken, broken, {**broken, "app": "app-2", "file": "/logs/app-2"}), 1)
     assert restarted.hosts == []
-    assert restarted.problems == ["/logs/app-2: 1 broken line was skipped, such as 'hello'."]
+    assert restarted.problems == ["/logs/app-2: 1 broken line was skipped."]
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_an_error_of_the_service_ends_it_in_its_own_words(spark: SparkSession, t
     logs.mkdir()
     (logs / "app-1").write_text("".join(event_log("app-1", now() - 100_000)))
 
-    def refuse(_: Summaries) -> BatchDecision:
+    def refuse(_: Analysis) -> BatchDecision:
         raise BlocklistError("The service is too old.")
 
     follower = LogFollower(spark, tmp_path / "checkpoint", refuse, lambda *_: None, lambda _: None)

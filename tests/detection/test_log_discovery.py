@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES, DiscoveredLogs, discover
+from blocklist.detection.reader import read_facts
 from tests.detection.make_logs import LOGS
 
 VERSIONS = sorted(path.name for path in LOGS.iterdir())
@@ -69,28 +73,108 @@ def test_an_unreadable_path_is_a_problem(spark: SparkSession, tmp_path: Path) ->
     assert empty == f"{tmp_path}/empty contains no event log."
 
 
-def test_a_name_that_is_no_path_to_hadoop_costs_the_other_logs_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    for name in ("app 1%20[x]", "app:2"):
-        (tmp_path / name).write_bytes(START)
-    found = discover(spark, [str(tmp_path)])
-    assert names(found) == ["app 1%20[x]"]
-    (problem,) = found.problems
-    assert problem.startswith(f"file:{tmp_path}/app:2 cannot be read: ")
-    assert "Relative path in absolute URI" in problem
-
-
-def test_names_that_are_not_text_are_problems(spark: SparkSession, tmp_path: Path) -> None:
-    for name in (b"app-\xff", b".hidden-\xff", b"app-2", b"folder-\xff/app-3"):
+def test_any_name_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Also what is no path to Hadoop, as a colon in it, and what is no text. Such a path cannot be given itself."""
+    given = [b"app 1%20[x]", b"app:2", b"app-\x1b[31m\n", b"app-\xff", b"folder-\xff/app-3"]
+    for name in (*given, b".hidden-\xff"):
         path = tmp_path / os.fsdecode(name)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(START)
-    given = str(tmp_path / os.fsdecode(b"app-\xff"))
-    found = discover(spark, [str(tmp_path), given])
-    assert "app-2" in names(found)
-    assert found.problems == tuple(
-        f"{prefix}{tmp_path}/{name} is skipped: its name is not UTF-8."
-        for prefix, name in (("file:", "app-?"), ("file:", "folder-?"), ("", "app-?"))
-    )
+    bad = str(tmp_path / os.fsdecode(b"app-\xff"))
+    found = discover(spark, [str(tmp_path), bad])
+    assert sorted(log.path.removeprefix(f"file:{tmp_path}/") for log in found.logs) == sorted(map(os.fsdecode, given))
+    assert found.problems == (f"{tmp_path}/app-? is skipped: its name is not UTF-8.",)
+    assert found.failed == [bad]
+    facts = read_facts(spark, found.logs)
+    assert facts.where("kind = 'log'").count() == len(given)
+
+
+def test_links_and_what_is_no_file_are_named_and_hide_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """A link would be read with the rights of the one who runs this; a pipe would wait for ever."""
+    secret, logs = tmp_path / "secret", tmp_path / "logs"
+    (logs / "sub").mkdir(parents=True)
+    secret.write_bytes(START)
+    for name in ("app-1", "sub/app-2"):
+        (logs / name).write_bytes(START)
+    for name in ("link", "sub/link-1", "sub/link-2"):
+        (logs / name).symlink_to(secret)
+    (logs / "folder").symlink_to(tmp_path)
+    (logs / "loop").symlink_to("loop")
+    os.mkfifo(logs / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(logs / "socket"))
+        found = discover(spark, [str(logs)])
+    assert names(found) == ["app-1", "app-2"]
+    links = [f"file:{logs}/{name} is skipped: it is a link." for name in ("folder", "link", "loop")]
+    others = [f"file:{logs}/{name} is skipped: it is not a regular file." for name in ("pipe", "socket")]
+    below = [f"file:{logs}/sub/{name} is skipped: it is a link." for name in ("link-1", "link-2")]
+    assert sorted(found.problems) == sorted([*links, *others, *below])
+    assert not found.failed
+
+
+def test_a_path_that_is_given_may_be_a_link(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "app-1").write_bytes(START)
+    (tmp_path / "folder").symlink_to("logs")
+    (tmp_path / "file").symlink_to("logs/app-1")
+    for given in ("folder", "file"):
+        found = discover(spark, [str(tmp_path / given)])
+        assert len(found.logs) == 1
+        assert not found.problems
+        assert read_facts(spark, found.logs).where("kind = 'log'").count() == 1
+
+
+def test_what_becomes_a_link_after_it_was_found_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    for name in ("a/app-1", "b/app-2"):
+        (logs / name).parent.mkdir(parents=True)
+        (logs / name).write_bytes(START)
+    found = discover(spark, [str(logs)])
+    (logs / "a").rename(tmp_path / "moved")
+    (logs / "a").symlink_to(tmp_path / "moved")
+    (logs / "b/app-2").rename(tmp_path / "secret")
+    (logs / "b/app-2").symlink_to(tmp_path / "secret")
+    facts = read_facts(spark, found.logs).collect()
+    assert {fact.kind for fact in facts} == {"broken"}
+    assert len(facts) == 2
+    assert any("it is a link" in fact.detail for fact in facts)
+
+
+def test_an_error_stays_in_its_folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may list every folder: an error takes the place of a missing permission."""
+    for name in ("closed/app-1", "open/app-2"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(START)
+    opened = os.open
+
+    def refuse(path: str, *args: Any, **kwargs: Any) -> int:
+        if path == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr("os.open", refuse)
+    found = discover(spark, [str(tmp_path), str(tmp_path / "missing")])
+    assert names(found) == ["app-2"]
+    assert found.problems[0] == f"{tmp_path}/closed cannot be read: Permission denied."
+    assert found.failed == [str(tmp_path / "missing")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        (("events_1_app-1", "events_3_app-1"), "part 2"),
+        (("events_2_app-1", "events_3_app-1"), "part 1"),
+        (("events_3_app-1.compact", "events_4_app-1", "events_7_app-1"), "parts 5, 6"),
+        (("events_1_app-1", "events_99999999999_app-1"), "parts 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more"),
+    ],
+)
+def test_missing_parts_of_a_rolled_log_are_named(
+    spark: SparkSession, tmp_path: Path, parts: tuple[str, ...], missing: str
+) -> None:
+    make_rolled(tmp_path / "eventlog_v2_app-1", *parts)
+    found = discover(spark, [str(tmp_path)])
+    assert names(found) == sorted(parts)
+    assert found.problems == (f"file:{tmp_path}/eventlog_v2_app-1 has no {missing}: what was in it is unknown.",)
 
 
 def test_a_compressed_log_that_is_too_large_is_a_problem(spark: SparkSession, tmp_path: Path) -> None:

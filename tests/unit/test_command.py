@@ -12,11 +12,12 @@ from app.settings import Settings
 from blocklist.cli import environment, messages, options, output
 from blocklist.cli.block import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.drain import Hold, occupancy_of
-from blocklist.cli.output import Table, escape_unprintable
+from blocklist.cli.output import Table
 from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
 from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode, expand_nodes, merge
+from blocklist.model.text import escape_unprintable
 from blocklist.model.time import format_duration, parse_duration
 from blocklist.wire.listeners import AppliedBody, NodeStatusBody
 

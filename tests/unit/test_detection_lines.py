@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_read_is_reported_and_a_missing_one_is_not(tmp_pat
     """A folder takes the place of a file without permission, which root could read."""
     unreadable = LogFile(path=f"file:{tmp_path}", size=1, in_progress=False)
     ((line,),) = split_lines(Split(log=unreadable))
-    assert line == b"(the file cannot be read: Is a directory)"
+    assert line == b"(the file cannot be read: it is a folder)"
     assert list(lines(str(tmp_path), 0, 1)) == [line]
     missing = LogFile(path=f"file:{tmp_path}/app-1", size=1, in_progress=False)
     assert list(split_lines(Split(log=missing))) == []

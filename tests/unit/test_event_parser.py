@@ -88,14 +88,13 @@ def test_an_impossible_number_counts_as_missing(path: str, column: str, value: o
 def test_a_task_without_a_required_field_is_a_broken_line(path: str, value: object) -> None:
     (fact,) = facts(changed(path, value))
     assert fact["kind"] == "broken"
-    assert fact["detail"].startswith('{"Event":"SparkListenerTaskEnd"')
-    assert len(fact["detail"]) == 100
+    assert fact["detail"] == "", "nobody is shown what a file has"
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_only_the_incomplete_last_line_of_a_log_in_progress_is_not_reported(is_open: bool) -> None:
     incomplete = b'{"Event":"SparkListenerTaskEnd","Stage'
-    lines = [LONG_LINE, BOMB.encode(), incomplete, json.dumps(TASK, separators=(",", ":")).encode(), incomplete]
+    lines = [LONG_LINE, BOMB, incomplete, json.dumps(TASK, separators=(",", ":")).encode(), incomplete]
     columns = {"file": ["file:/logs/app-1"] * len(lines), "value": lines, "open": [is_open] * len(lines)}
     batches = parse_lines([pa.RecordBatch.from_pydict(columns)])
     kinds = [row["kind"] for batch in batches for row in batch.to_pylist()]

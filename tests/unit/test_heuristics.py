@@ -318,6 +318,16 @@ def test_at_most_a_share_of_the_nodes_is_blocked_most_severe_first() -> None:
     assert left["n1"].endswith("one run blocks at most 1 of 6 nodes.")
 
 
+@pytest.mark.parametrize(("confirmed", "blamed"), [(None, 2), (6, 2), (5, 1), (0, 1)])
+def test_the_share_is_one_of_the_confirmed_nodes(confirmed: int | None, blamed: int) -> None:
+    """Forged logs may name any number of hosts."""
+    nodes = histories([1.6] * 7, [2.9] * 7)
+    judged = judge(nodes, Rules(max_share=0.34), confirmed=confirmed)
+    assert len(judged.verdicts) == blamed
+    if confirmed == 5:
+        assert "at most 1 of 5 nodes that the service's inventory or logs of two" in judged.left_open["n1"]
+
+
 def test_a_stale_verdict_does_not_take_the_place_of_a_new_one() -> None:
     nodes = histories([2.0] * 3, [4.5] * 3)
     assert blamed_hosts(nodes, Rules(max_share=1)) == ["n2", "n1"]
