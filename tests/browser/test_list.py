@@ -58,7 +58,7 @@ def test_acknowledgements_and_task_managers_are_updated(page: Page, listener_cli
     expect(cells).to_contain_text("0/2")
     heartbeat(listener_client, "jm-1", ackedRevision=revision)
     expect(cells).to_contain_text("1/2")
-    heartbeat(listener_client, "jm-2", ackedRevision=revision)
+    heartbeat(listener_client, "jm-2", ackedRevision=revision, taskManagers={})
     heartbeat(listener_client, "jm-1", runningTasks={"app:1": 0})
     expect(cells).to_contain_text("2/2")
     expect(cells).not_to_contain_text(re.compile("still running|unknown"))
