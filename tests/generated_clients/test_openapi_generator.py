@@ -146,11 +146,8 @@ def operations(folder: Path, pattern: str) -> str:
     return "".join(path.read_text() for path in folder.glob(pattern))
 
 
-@pytest.mark.parametrize("library", ["okhttp-gson", "native"])
-def test_the_client_for_java_compiles_and_works(
-    generator: Path, library: str, tmp_path: Path, secured: SecuredService
-) -> None:
-    generate(generator, "java", tmp_path, library=library)
+def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path, secured: SecuredService) -> None:
+    generate(generator, "java", tmp_path)
     sources = operations(tmp_path, "src/main/java/org/openapitools/client/api/*.java")
     assert [name for name in document.OPERATION_IDS if f" {name}(" not in sources] == []
     run([maven(), "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=classpath"], cwd=tmp_path)
