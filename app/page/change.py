@@ -22,6 +22,7 @@ from app.page.forms import (
     FormError,
     HtmlRoute,
     SubmittedForm,
+    form_owner,
     initial_form,
     parse_block_form,
 )
@@ -209,7 +210,7 @@ async def get_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeI
 @router.post("/page/nodes/{node_id}/unblock")
 async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
     """Unblock the node, or remove the visitor's claim; if its block is not what the preview showed, a new preview."""
-    owner = visitor.own_owner if form.get("only") == "own" else None
+    owner = form_owner(form, visitor.own_owner)
 
     def command(draft: Draft) -> object:
         if draft.get_blocked(node_id) is not None:

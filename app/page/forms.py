@@ -152,6 +152,16 @@ def _action(form: Form) -> BlockAction:
     return action
 
 
+def form_owner(form: Form, own: str | None) -> str | None:
+    """The owner whose claims are to be removed: `own`, or None for all owners. Raises InvalidError."""
+    match form.get("only"):
+        case None:
+            return None
+        case "own":
+            return own
+    raise InvalidError("Choose whose claims to remove: yours, or those of all owners. Nothing was changed.")
+
+
 def form_cause(form: Form) -> str:
     """The reason, empty if none is given. Raises ValueError."""
     # The reason is one line, but pasted text may contain line ends.

@@ -23,6 +23,7 @@ from app.page.forms import (
     HtmlRoute,
     SubmittedForm,
     form_cause,
+    form_owner,
     initial_form,
     parse_until,
     read_pairs,
@@ -283,7 +284,7 @@ async def post_unblock(request: Request, visitor: OperatorVisitor, form: Submitt
     """Unblock the nodes, or remove the visitor's claims, if they are as the preview showed them."""
     if "all" in form:
         return await _preview(request, visitor, Unblocking(), names_of(form.get("nodes", "")), form)
-    change = Unblocking(owner=visitor.own_owner if form.get("only") == "own" else None)
+    change = Unblocking(owner=form_owner(form, visitor.own_owner))
     return await _apply(request, visitor, change, form)
 
 

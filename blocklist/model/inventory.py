@@ -4,8 +4,9 @@ Several sources report the same machine under different ids. Which of these ids 
 what is reported about them and their aliases, so that a change costs no more than what it touches, and the order of
 reports never matters. The rules, in this order:
 
-1. An alias (a further name, or an address) belongs to the node that has it. What agents report counts only where
-   neither the file nor a manager reports the alias. Several nodes that have it make it ambiguous: it belongs to none.
+1. An alias (a further name, or an address) belongs to the node that has it. What managers report counts only where the
+   file does not report the alias, and what agents report only where neither does. Several nodes that have it make it
+   ambiguous: it belongs to none.
 2. An id that is itself reported keeps its own node, unless a source that counts more reports it as an alias; or one
    that counts as much, if it is the file or a manager and nothing but the id is reported.
 3. A short name is the node of its full name, if only one full name of it is reported.
@@ -371,11 +372,10 @@ class Inventory:
         return None if has_other else full
 
     def _having(self, alias: str) -> tuple[set[str], SourceKind]:
-        """The ids that trusted reports give this alias, and the strongest kind of source among them."""
-        of_file = self._by_alias[SourceKind.FILE].matching(alias)
-        trusted = of_file | self._by_alias[SourceKind.MANAGER].matching(alias)
-        if trusted:
-            return trusted, SourceKind.FILE if of_file else SourceKind.MANAGER
+        """The ids that have this alias in the reports that count, and the kind of their sources."""
+        for kind in (SourceKind.FILE, SourceKind.MANAGER):
+            if having := self._by_alias[kind].matching(alias):
+                return having, kind
         return self._by_alias[SourceKind.AGENT].matching(alias), SourceKind.AGENT
 
     def _nodes_of(self, reported_ids: set[str]) -> set[str]:

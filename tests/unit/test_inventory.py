@@ -84,7 +84,7 @@ class TestNames:
 
 class TestAmbiguousAddresses:
     def test_an_address_that_two_nodes_claim_means_neither(self) -> None:
-        nodes = inventory(file=[described("n1", "10.0.0.1")], yarn=[described("n2", "10.0.0.1")])
+        nodes = inventory(slurm=[described("n1", "10.0.0.1")], yarn=[described("n2", "10.0.0.1")])
         assert (nodes.find("10.0.0.1"), set(nodes.known_as("10.0.0.1"))) == (None, set())
         assert (nodes.sharing("10.0.0.1"), nodes.sharing("n1")) == ({"n1", "n2"}, ())
         assert nodes.get("n1").conflicts == {"10.0.0.1": ["n2"]}
@@ -96,7 +96,7 @@ class TestAmbiguousAddresses:
         assert (nodes.find("10.0.0.1"), nodes.get("n1.example.com").conflicts) == ("n1.example.com", {})
 
     def test_it_means_a_node_again_once_the_other_no_longer_claims_it(self) -> None:
-        nodes = inventory(file=[described("n1", "10.0.0.1")], yarn=[described("n2", "10.0.0.1")])
+        nodes = inventory(slurm=[described("n1", "10.0.0.1")], yarn=[described("n2", "10.0.0.1")])
         nodes.stage_nodes(YARN, ["n2"])
         nodes.apply_staged()
         assert nodes.find("10.0.0.1") == "n1"
@@ -123,6 +123,17 @@ class TestTrust:
         nodes = inventory(yarn=[described("n1", "10.0.0.1")], job=[described("n2", "10.0.0.1")])
         assert nodes.find("10.0.0.1") == "n1"
         assert nodes.get("n2").conflicts == {"10.0.0.1": ["n1"]}
+
+    @pytest.mark.parametrize("rival", ["n2", "n3"])
+    def test_a_manager_cannot_contest_what_the_file_claims(self, rival: str) -> None:
+        """Otherwise drivers that know the machine by its address only would use it again, while it is blocked."""
+        nodes = inventory(
+            file=[described("n1", "10.0.0.1", "n1.example.com"), "n2"],
+            yarn=[described(rival, "10.0.0.1", "n1.example.com")],
+        )
+        assert (nodes.find("10.0.0.1"), nodes.find("n1.example.com")) == ("n1", "n1")
+        assert nodes.aliases("n1") == ("10.0.0.1", "n1.example.com")
+        assert nodes.get("n1").conflicts == {"10.0.0.1": [rival], "n1.example.com": [rival]}
 
     @pytest.mark.parametrize("source", ["yarn", "other_job"])
     @pytest.mark.parametrize("name", ["n2", "10.0.0.2"])

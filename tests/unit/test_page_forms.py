@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.page.forms import FormError, initial_form, parse_block_form
+from app.page.forms import FormError, form_owner, initial_form, parse_block_form
 from app.page.shared import ago, count, duration, left, rfc3339, short, utc
+from blocklist.model.errors import InvalidError
 from blocklist.model.node import MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_795_276_800_000
@@ -47,6 +48,14 @@ def test_times_are_in_utc_and_may_be_out_of_range() -> None:
         "1 min ago",
     )
     assert (count(1, "node"), count(0, "node"), count(2000, "node")) == ("1 node", "0 nodes", "2,000 nodes")
+
+
+def test_a_form_that_does_not_say_whose_claims_to_remove_frees_no_node() -> None:
+    assert form_owner({}, "anna") is None
+    assert form_owner({"only": "own"}, "anna") == "anna"
+    for unknown in ("", "Own", "bob"):
+        with pytest.raises(InvalidError, match="Nothing was changed"):
+            form_owner({"only": unknown}, "anna")
 
 
 def test_a_form_is_read() -> None:
