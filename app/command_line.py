@@ -21,10 +21,17 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument(
             "--data",
             metavar="DIR",
-            type=Path,
+            type=_folder,
             help="keep the SQLite database in this folder, which is created; by default in the current one",
         )
     table = commands.add_parser("settings", help="print all settings as a Markdown table")
     table.add_argument("--into", metavar="PAGE", type=Path, help="write the tables between the markers of this page")
     commands.add_parser("openapi", help="print the API document")
     return command
+
+
+def _folder(text: str) -> Path:
+    """A folder; not the current one because a variable is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: name a folder")
+    return Path(text)

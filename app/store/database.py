@@ -124,7 +124,7 @@ def make_inspection_engine(url: str) -> Engine:
     """A blocking engine that never creates the SQLite file."""
     if is_postgresql(url):
         return make_blocking_engine(url)
-    path = make_url(url).database or ""
+    path = os.fsencode(make_url(url).database or "")  # As the file system has it, in every locale.
     query = {"mode": "rw", "uri": "true"}
     return create_engine(URL.create("sqlite", database=f"file:{quote(path)}", query=query), poolclass=NullPool)
 

@@ -93,12 +93,14 @@ def unblock(
 
 
 def _confirm_all_owners(client: BlocklistClient, node_ids: Sequence[str]) -> None:
-    """Ask if several owners block one of the nodes. Raises Exit with code 1 without the answer yes."""
-    shared = {node_id: claims for node_id in node_ids if len(claims := _claims(client, node_id)) > 1}
-    if not shared:
+    """Ask if others than the caller block one of the nodes. Raises Exit with code 1 without the answer yes."""
+    own = client.whoami()[0]
+    claims_on = {node_id: _claims(client, node_id) for node_id in node_ids}
+    others = {node: claims for node, claims in claims_on.items() if any(claim.owner != own for claim in claims)}
+    if own is None or not others:
         return
     now = service_now(client)
-    for node_id, claims in shared.items():
+    for node_id, claims in others.items():
         print_stderr(f"{node_id} is blocked by {messages.claims_message(claims, now)}")
     confirm("Remove the claims of all owners?")
 
@@ -198,7 +200,10 @@ def _dry_run_unblock(client: BlocklistClient, only_own: bool, node_id: str) -> N
     with _naming_other_owners(client, node_id, only_own):
         result = client.dry_run_unblock(node_id, only_own=only_own)
     now = service_now(client)
-    _print_dry_run(result, now)
+    if only_own and result.nodes[0].status != 200:
+        print_message(f"{result.nodes[0].node.id} would stay blocked")
+    else:
+        _print_dry_run(result, now)
     own = client.whoami()[0]
     for claim in _claims(client, node_id):
         goes = not only_own or claim.owner == own

@@ -9,8 +9,8 @@ JAR_NAME: Final = "blocklist-spark.jar"
 LISTENER_CLASS: Final = "blocklist.spark.BlocklistListener"
 """The listener in the jar that starts the agent."""
 _MISSING: Final = (
-    f"This installation has no {JAR_NAME}, because it was made without a JDK: install one, then run `make jar` in the"
-    " checkout, or build the wheel again."
+    f"This installation has no {JAR_NAME}, which a JDK compiles: run `make jar` in the checkout (`make run` does not),"
+    " or build the wheel again where a JDK is installed."
 )
 
 

@@ -83,12 +83,15 @@ def test_on_a_terminal_it_asks(
     assert blocked(secured) == left
 
 
-def test_a_node_of_one_owner_needs_no_question(secured: SecuredInProcess, as_person: AsPerson) -> None:
-    assert as_person("carol").stdout_of("unblock", "w2", "--all-owners") == "w2 unblocked\n"
+def test_only_claims_of_others_need_a_question(secured: SecuredInProcess, as_person: AsPerson) -> None:
+    assert "anna, until" in as_person("carol").run("unblock", "w2", "--all-owners").stderr
+    assert blocked(secured) == {"w1", "w2"}
+    assert as_person("anna").stdout_of("unblock", "w2", "--all-owners") == "w2 unblocked\n"
 
 
 def test_the_dry_run_names_each_claim(as_person: AsPerson, secured: SecuredInProcess) -> None:
     own = as_person("anna").stdout_of("unblock", "w1", "--dry-run")
+    assert own.startswith("w1 would stay blocked\n")
     assert "  removed: anna, until" in own
     assert "  stays: bob, forever: Broken DIMM" in own
     everybody = as_person("anna").stdout_of("unblock", "w1", "--all-owners", "--dry-run")

@@ -71,6 +71,12 @@ def test_data_names_the_folder_of_the_database(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "new" / "data" / "blocklist.db").exists()
 
 
+def test_an_empty_folder_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, "migrate", "--data", "")
+    assert end.value.code == 2
+
+
 def test_data_and_a_database_contradict_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
