@@ -16,13 +16,13 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, request_response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def call_directly(route: BaseRoute) -> None:
     """Make the plan of a route, if it has one, and use it for requests without a query."""
     # A class of its own, such as that of the page, handles requests and errors in its own way.
-    if type(route) is not APIRoute or route.body_field is not None:
+    if type(route) is not APIRoute or route.body_field is not None or isinstance(route.app, DirectApp):
         return
     try:
         endpoint = _PlannedCall(route.dependant)
@@ -33,12 +33,18 @@ def call_directly(route: BaseRoute) -> None:
         response: Response = await endpoint(request, {})
         return response
 
-    resolved, direct = route.app, request_response(respond)
+    route.app = DirectApp(route.app, request_response(respond))
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await (resolved if scope["query_string"] else direct)(scope, receive, send)
 
-    route.app = app
+class DirectApp:
+    """A route as an ASGI application. All applications of a process share their routes: each has one plan."""
+
+    def __init__(self, resolved: ASGIApp, direct: ASGIApp) -> None:
+        self._resolved = resolved
+        self._direct = direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._resolved if scope["query_string"] else self._direct)(scope, receive, send)
 
 
 class _NotPlannedError(Exception):

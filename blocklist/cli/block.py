@@ -204,8 +204,10 @@ def _dry_run_unblock(client: BlocklistClient, only_own: bool, node_id: str) -> N
         print_message(f"{result.nodes[0].node.id} would stay blocked")
     else:
         _print_dry_run(result, now)
-    own = client.whoami()[0]
-    for claim in _claims(client, node_id):
+    own, claims = client.whoami()[0], _claims(client, node_id)
+    if own is None and len(claims) == 1:
+        return
+    for claim in claims:
         goes = not only_own or claim.owner == own
         print_message(f"  {'removed' if goes else 'stays'}: {messages.claim_message(claim, now)}")
 

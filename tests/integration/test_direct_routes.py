@@ -12,7 +12,7 @@ from fastapi import APIRouter, Cookie, Header, Response
 from fastapi.routing import APIRoute
 
 import app.main
-from app.api.direct_routes import call_directly
+from app.api.direct_routes import DirectApp, call_directly
 from app.settings import Settings
 from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess
@@ -86,9 +86,18 @@ def test_what_must_be_validated_is_left_to_fastapi() -> None:
     assert [route.path for route in routes if is_planned(route)] == ["/none"]
 
 
+def test_applications_of_one_process_share_their_plans() -> None:
+    """Each would wrap the routes of those before it."""
+    first = [getattr(route, "app", None) for route in app.main.create_app(Settings()).router.routes]
+    second = [getattr(route, "app", None) for route in app.main.create_app(Settings()).router.routes]
+    planned = [one for one in first if isinstance(one, DirectApp)]
+    assert planned
+    assert set(map(id, planned)) <= set(map(id, second))
+
+
 def test_nearly_all_routes_are_planned() -> None:
     routes = [route for route in app.main.create_app(Settings()).router.routes if type(route) is APIRoute]
-    resolved = {route.path for route in routes if "call_directly" not in getattr(route.app, "__qualname__", "")}
+    resolved = {route.path for route in routes if not isinstance(route.app, DirectApp)}
     assert resolved <= {
         "/blocklist/nodes",
         "/blocklist/watch",

@@ -15,8 +15,8 @@ from tests.integration.databases import Databases
 from tests.integration.process import ServiceProcess, free_port, wait_until
 from tests.integration.shells import INSTALLED_ZSH, SHELLS, Shell, running
 
-NODES = ("r12n01", "r12n02", "r12n03", "fe80::1", "10.0.0.9:8080", "a_b-c.example.com")
-BLOCKED = ("r12n02", "fe80::1", "10.0.0.9:8080", "::1")
+NODES = ("r12n01", "r12n02", "r12n03", "fe80::1", "rm.example.com:8080", "a_b-c.example.com")
+BLOCKED = ("r12n02", "fe80::1", "rm.example.com:8080", "::1")
 
 
 def also(*values: str) -> Any:
@@ -76,7 +76,7 @@ def test_tab_completes_commands_options_nodes_contexts_and_files(shell: Shell, l
         also("f", "fe80::1"),
         ("fe80:", "fe80::1"),
         also("fe80::", "fe80::1"),
-        ("10.0.0.9:80", "10.0.0.9:8080"),
+        ("rm.example.com:80", "rm.example.com:8080"),
         ("'fe80:", "fe80::1"),
         also('"r12', "r12n02"),
     ],
