@@ -1,6 +1,8 @@
 package blocklist.spark;
 
 import java.util.Locale;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /*
  * How names of hosts are compared: in any case, short or full, and addresses in any spelling. The rules are those of
@@ -30,22 +32,21 @@ final class HostNames {
     return end == 0 ? name : lower.substring(0, end);
   }
 
-  /* The shortest form of an IP address (IPv6 also in brackets, as Spark writes it); null for a name. */
-  static String address(String name) {
-    int begin = 0;
-    int end = name.length();
-    while (begin < end && isBracket(name.charAt(begin))) begin++;
-    while (end > begin && isBracket(name.charAt(end - 1))) end--;
-    String bare = name.substring(begin, end);
-    if (bare.indexOf(':') < 0) return ipv4(bare) == null ? null : bare;
-    int percent = bare.indexOf('%');
-    if (percent < 0) return shortest(ipv6(bare), "");
-    String zone = bare.substring(percent);
-    return !zone.matches("%[A-Za-z0-9._-]{1,16}") ? null : shortest(ipv6(bare.substring(0, percent)), zone);
-  }
+  private static final String ZONE = "(?:%[A-Za-z0-9._-]{1,16})?";
+  private static final Pattern ADDRESS = Pattern.compile(
+      "\\[([0-9A-Fa-f:.]+)" + ZONE + "\\](?::[0-9]{1,5})?"
+          + "|([0-9.]+)(?::[0-9]{1,5})?"
+          + "|([0-9A-Fa-f]*:[0-9A-Fa-f:.]*)" + ZONE);
 
-  private static boolean isBracket(char c) {
-    return c == '[' || c == ']';
+  /* The shortest form of an IP address, without zone and port (IPv6 also in brackets, as Spark writes it); null for a
+     name. */
+  static String address(String name) {
+    if (name.indexOf(':') < 0) return ipv4(name) == null ? null : name;
+    Matcher match = ADDRESS.matcher(name);
+    if (!match.matches()) return null;
+    String bare = match.group(1) != null ? match.group(1) : match.group(2) != null ? match.group(2) : match.group(3);
+    if (bare.indexOf(':') < 0) return ipv4(bare) == null ? null : bare;
+    return shortest(ipv6(bare));
   }
 
   private static boolean isNumber(String text) {
@@ -108,7 +109,7 @@ final class HostNames {
 
   /* RFC 5952: the longest run of at least two zero groups, the first of equal ones, as `::`. A mapped IPv4 address is
      that address. */
-  private static String shortest(int[] groups, String zone) {
+  private static String shortest(int[] groups) {
     if (groups == null) return null;
     int begin = -1;
     int length = 1;
@@ -131,7 +132,7 @@ final class HostNames {
         text.append(Integer.toHexString(groups[i]));
       }
     }
-    return text.append(zone).toString();
+    return text.toString();
   }
 
   private static boolean isMapped(int[] groups) {
