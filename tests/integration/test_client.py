@@ -388,7 +388,8 @@ class TestErrors:
         ("status", "error"),
         [
             ("400 Bad Request", InvalidError),
-            ("404 Not Found", NotFoundError),
+            # Not said by a service: a proxy, or another server.
+            ("404 Not Found", UnavailableError),
             ("409 Conflict", ConflictError),
             ("410 Gone", CompactedError),
             ("413 Content Too Large", InvalidError),
