@@ -128,7 +128,7 @@ class TestBlock:
         assert "would be blocked until" in command.stdout_of("block", f"{node_id}-[1-2]", "-r", "disk", "--dry-run")
         assert not {f"{node_id}-1", f"{node_id}-2"} & set(blocklist.snapshot().nodes)
         blocklist.block(node_id, "disk")
-        would = f"{node_id} would be unblocked\n  removed: anonymous, forever: disk\n"
+        would = f"{node_id} would be unblocked\n"
         assert command.stdout_of("unblock", node_id, "--dry-run") == would
         assert command.stdout_of("block", node_id, "-r", "disk", "--dry-run").startswith(f"{node_id} already blocked")
         done = command.run("block", node_id, "-r", "memory", "--dry-run")
