@@ -26,7 +26,7 @@ from app.api import (
     spark,
     tokens,
 )
-from app.api.direct_routes import call_directly
+from app.api.direct_routes import called_directly
 from app.api.openapi import install_openapi
 from app.api.responses import problem_for
 from app.http.connection import ConnectionLimits
@@ -100,10 +100,8 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         app.add_middleware(HostCheck, policy=host_policy)
     for part in _PARTS:
         # Not include_router: it nests, and a nested route costs each request a second search.
-        app.router.routes.extend(part.router.routes)
-    if settings.telemetry == "off":
-        for route in app.router.routes:
-            call_directly(route)
+        own = part.router.routes
+        app.router.routes.extend(map(called_directly, own) if settings.telemetry == "off" else own)
     install_openapi(app)
     return app
 

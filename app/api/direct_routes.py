@@ -8,6 +8,7 @@ defaults. Every other request, and every route that a plan cannot describe, is r
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -16,35 +17,31 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, request_response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 
-def call_directly(route: BaseRoute) -> None:
-    """Make the plan of a route, if it has one, and use it for requests without a query."""
+def called_directly(route: BaseRoute) -> BaseRoute:
+    """A copy of the route that uses its plan for requests without a query; the route itself if it has no plan."""
     # A class of its own, such as that of the page, handles requests and errors in its own way.
-    if type(route) is not APIRoute or route.body_field is not None or isinstance(route.app, DirectApp):
-        return
+    if type(route) is not APIRoute or route.body_field is not None:
+        return route
     try:
         endpoint = _PlannedCall(route.dependant)
     except _NotPlannedError:
-        return
+        return route
 
     async def respond(request: Request) -> Response:
         response: Response = await endpoint(request, {})
         return response
 
-    route.app = DirectApp(route.app, request_response(respond))
+    resolved, direct = route.app, request_response(respond)
 
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (resolved if scope["query_string"] else direct)(scope, receive, send)
 
-class DirectApp:
-    """A route as an ASGI application. All applications of a process share their routes: each has one plan."""
-
-    def __init__(self, resolved: ASGIApp, direct: ASGIApp) -> None:
-        self._resolved = resolved
-        self._direct = direct
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._resolved if scope["query_string"] else self._direct)(scope, receive, send)
+    planned = copy(route)
+    planned.app = app
+    return planned
 
 
 class _NotPlannedError(Exception):
