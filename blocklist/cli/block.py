@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -80,24 +80,24 @@ def unblock(
     with connect() as client:
         node_ids = blocked_nodes(client, node, selector)
         # Without authentication everybody is one owner.
-        only_own = not all_owners and client.whoami()[0] is not None
+        own = client.whoami()[0]
+        only_own = own is not None and not all_owners
         if dry_run:
-            show = partial(_dry_run_unblock, client, only_own)
+            show = partial(_dry_run_unblock, client, own, only_own)
             _exit_if_not_all(for_each(node_ids, show))
             return
         print_context(client)
-        if all_owners and not yes:
-            _confirm_all_owners(client, node_ids)
+        if own is not None and all_owners and not yes:
+            _confirm_all_owners(client, own, node_ids)
         with report_unknown_outcome(dry_run):
             _unblock(client, node_ids, wait, only_own)
 
 
-def _confirm_all_owners(client: BlocklistClient, node_ids: Sequence[str]) -> None:
-    """Ask if others than the caller block one of the nodes. Raises Exit with code 1 without the answer yes."""
-    own = client.whoami()[0]
+def _confirm_all_owners(client: BlocklistClient, own: str, node_ids: Sequence[str]) -> None:
+    """Ask if others than `own`, the caller, block one of the nodes. Raises Exit with code 1 without the answer yes."""
     claims_on = {node_id: _claims(client, node_id) for node_id in node_ids}
     others = {node: claims for node, claims in claims_on.items() if any(claim.owner != own for claim in claims)}
-    if own is None or not others:
+    if not others:
         return
     now = service_now(client)
     for node_id, claims in others.items():
@@ -195,7 +195,7 @@ def print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
         _print_dry_run(result.response, now)
 
 
-def _dry_run_unblock(client: BlocklistClient, only_own: bool, node_id: str) -> None:
+def _dry_run_unblock(client: BlocklistClient, own: str | None, only_own: bool, node_id: str) -> None:
     """Print the effect, and each claim that would go."""
     with _naming_other_owners(client, node_id, only_own):
         result = client.dry_run_unblock(node_id, only_own=only_own)
@@ -204,7 +204,7 @@ def _dry_run_unblock(client: BlocklistClient, only_own: bool, node_id: str) -> N
         print_message(f"{result.nodes[0].node.id} would stay blocked")
     else:
         _print_dry_run(result, now)
-    own, claims = client.whoami()[0], _claims(client, node_id)
+    claims = _claims(client, node_id)
     if own is None and len(claims) == 1:
         return
     for claim in claims:
@@ -476,6 +476,7 @@ def unblock_all(
     """
     deadline = time.monotonic() + (wait or 0)
     progress: AppliedCount | None = None
+    still_blocked: set[str] = set()
     if wait is not None:
         # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
         blocked = NameSet(client.snapshot().nodes)
@@ -488,6 +489,7 @@ def unblock_all(
             result = client.unblock_node(node_id, only_own=only_own, wait=own_wait)
         progress = result.applied
         if result.blocked:
+            still_blocked.add(node_id)
             others = messages.claims_message(_claims(client, result.id), service_now(client))
             print_message(f"{result.id} stays blocked: {others}")
         else:
@@ -499,7 +501,8 @@ def unblock_all(
         return outcome, None
     # The change of a node that is no longer blocked may be pending too, and if the last request failed, every change.
     pending = outcome.not_blocked if progress is not None else [*outcome.done, *outcome.not_blocked]
-    counts = [*([] if progress is None else [progress]), *_poll_until_applied(client, pending, deadline)]
+    polled = _poll_until_applied(client, pending, deadline, still_blocked)
+    counts = [*([] if progress is None else [progress]), *polled]
     return outcome, reduce(lambda one, other: one.and_also(other), counts) if counts else None
 
 
@@ -516,13 +519,18 @@ def _suggest(client: BlocklistClient, not_blocked: Sequence[str], node_ids: Sequ
                 print_stderr(f"{name}: did you mean {meant}?")
 
 
-def _poll_until_applied(client: BlocklistClient, node_ids: Iterable[str], deadline: float) -> list[AppliedCount]:
-    """How many listeners have applied the last change of each node that has one, once all have or at the deadline."""
-    counts = (_poll_node(client, node_id, deadline) for node_id in node_ids)
+def _poll_until_applied(
+    client: BlocklistClient, node_ids: Iterable[str], deadline: float, still_blocked: Collection[str]
+) -> list[AppliedCount]:
+    """How many listeners have applied the last change of each node that has one, once all have or at the deadline.
+
+    Nodes that other owners keep blocked are not blocked again.
+    """
+    counts = (_poll_node(client, node_id, deadline, may_be_blocked=node_id in still_blocked) for node_id in node_ids)
     return [count for count in counts if count is not None]
 
 
-def _poll_node(client: BlocklistClient, node_id: str, deadline: float) -> AppliedCount | None:
+def _poll_node(client: BlocklistClient, node_id: str, deadline: float, *, may_be_blocked: bool) -> AppliedCount | None:
     from blocklist.client.answers import AppliedCount  # noqa: PLC0415 - not for --version and --help
 
     while True:
@@ -532,7 +540,7 @@ def _poll_node(client: BlocklistClient, node_id: str, deadline: float) -> Applie
             # It was never blocked, so there is nothing to apply.
             return None
         count = AppliedCount.of_status(status)
-        if status.blocked:
+        if status.blocked and not may_be_blocked:
             return replace(count, applied=0, superseded=(status.id,))
         remaining = deadline - time.monotonic()
         if count.applied == count.total or remaining <= 0:

@@ -183,8 +183,6 @@ def confirm(question: str) -> None:
     if not is_interactive():
         print_stderr("Nothing was changed: --yes is needed here, as there is no terminal to ask on.")
         raise typer.Exit(1)
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+    if not typer.confirm(question, err=True):
         print_stderr("Nothing was changed.")
         raise typer.Exit(1)

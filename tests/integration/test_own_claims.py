@@ -53,6 +53,15 @@ def test_only_the_own_claim_goes(secured: SecuredInProcess, as_person: AsPerson)
     assert blocked(secured) == {"w1"}
 
 
+def test_a_node_that_others_block_is_not_blocked_again(as_person: AsPerson) -> None:
+    """Also where the last node, whose request would have waited, is not the caller's."""
+    as_person("carol").stdout_of("block", "w3", "-r", "Fan", "--forever")
+    done = as_person("anna").run("unblock", "w1", "w3", "--wait", "1s")
+    assert "w1 stays blocked: bob, forever: Broken DIMM" in done.stdout
+    assert "w3 stays blocked: you have no claim on it" in done.stdout
+    assert "is blocked again" not in done.stdout
+
+
 def test_without_a_claim_nothing_changes(secured: SecuredInProcess, as_person: AsPerson) -> None:
     done = as_person("carol").run("unblock", "w1")
     assert done.returncode == 1
