@@ -36,6 +36,22 @@ def no_aliases(name: str) -> Collection[str]:  # noqa: ARG001
     return ()
 
 
+def _add_use(uses: dict[str, int], name: str) -> bool:
+    """Count one more source of a name; whether it is the first."""
+    uses[name] = count = uses.get(name, 0) + 1
+    return count == 1
+
+
+def _remove_use(uses: dict[str, int], name: str) -> bool:
+    """Count one source of a name less; whether it was the last."""
+    count = uses.get(name, 0)
+    if count > 1:
+        uses[name] = count - 1
+    elif count:
+        del uses[name]
+    return count == 1
+
+
 class NameSet:
     """Names that change one by one, found under any name of the same machine.
 
@@ -309,20 +325,14 @@ class MachineSet:
     def add(self, name: str) -> None:
         """Add a name for one more source."""
         normal = normalize_name(name)
-        uses = self._uses.get(normal, 0)
-        self._uses[normal] = uses + 1
-        if not uses:
+        if _add_use(self._uses, normal):
             self._machines += self._machines_by(normal)
             self._add_full(normal)
 
     def discard(self, name: str) -> None:
         """Remove a name for one of the sources that added it."""
         normal = normalize_name(name)
-        uses = self._uses.get(normal, 0)
-        if uses > 1:
-            self._uses[normal] = uses - 1
-        elif uses:
-            del self._uses[normal]
+        if _remove_use(self._uses, normal):
             self._discard_full(normal)
             self._machines -= self._machines_by(normal)
 
@@ -404,20 +414,14 @@ class ReportedMachines:
     def add(self, name: str) -> None:
         """Add a name for one more source."""
         normal = normalize_name(name)
-        uses = self._uses.get(normal, 0)
-        self._uses[normal] = uses + 1
-        if not uses:
+        if _add_use(self._uses, normal):
             self._names.add(normal)
             self._count(normal)
 
     def discard(self, name: str) -> None:
         """Remove a name for one of the sources that added it."""
         normal = normalize_name(name)
-        uses = self._uses.get(normal, 0)
-        if uses > 1:
-            self._uses[normal] = uses - 1
-        elif uses:
-            del self._uses[normal]
+        if _remove_use(self._uses, normal):
             self._names.discard(normal)
             self._counted.discard(self._machines.pop(normal, normal))
 
