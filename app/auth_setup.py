@@ -134,20 +134,16 @@ def _has_valid_token(settings: Settings, now: int) -> bool:
 
 def _check_admin_token_file(path: Path) -> None:
     if path.exists():
-        _read_admin_token_file(path)
+        try:
+            read_admin_token_file(path)
+        except AdminTokenFileError as error:
+            raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None
     elif not path.absolute().parent.is_dir():
         raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: create the folder of {path}, which does not exist.")
 
 
-def _read_admin_token_file(path: Path) -> None:
-    try:
-        read_admin_token_file(path)
-    except AdminTokenFileError as error:
-        raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None
-
-
 def create_admin_token(settings: Settings) -> None:
-    """Create the admin token file if it is missing. Raises SettingsError."""
+    """Create the admin token file if it is missing; `check_access` has read one that exists. Raises SettingsError."""
     if settings.auth == "off" or not settings.admin_token_file:
         return
     path = Path(settings.admin_token_file)
@@ -157,4 +153,3 @@ def create_admin_token(settings: Settings) -> None:
         raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None
     if created:
         log.warning("admin token file created", file=str(path.absolute()))
-    _read_admin_token_file(path)

@@ -82,7 +82,7 @@ def _new_history(settings: Settings) -> None:
 
 
 def _check(settings: Settings) -> None:
-    """Everything that the start checks but the database, and the file of nodes. Raises SettingsError."""
+    """Everything that the start checks but the schema, and the file of nodes. Raises SettingsError, SchemaError."""
     from app.main import unix_millis  # noqa: PLC0415 - slow, and not needed by other commands
     from app.server import tls_context  # noqa: PLC0415 - as above
     from app.telemetry import telemetry_config  # noqa: PLC0415 - as above

@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
         ("serve", "run the service; creates or upgrades its SQLite database first"),
         ("migrate", "create the database, or upgrade it to this version"),
         ("new-history", "after a restore from a backup: make every watch begin with a snapshot"),
-        ("check-settings", "check the settings without starting the service; PostgreSQL is not asked"),
+        ("check-settings", "check the settings without starting the service"),
     ):
         one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         one.add_argument(
