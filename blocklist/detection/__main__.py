@@ -16,13 +16,12 @@ from blocklist.detection import backtest, log_discovery, reader
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.log_file import Unread, file_owner, local_files
 from blocklist.detection.options import RuleSet, local_paths, parser, rule_set, validate
-from blocklist.detection.pipeline import Analysis
+from blocklist.detection.pipeline import Analysis, FileOwner
 from blocklist.detection.proposals import (
     History,
     JudgedNodes,
     Proposal,
     Release,
-    Summaries,
     json_line,
     judge_with_history,
     proposal_row,
@@ -141,29 +140,30 @@ def _decide(
     rules: RuleSet,
     client: BlocklistClient | None,
     history: History,
-    owner_of: Callable[[str], str | None],
+    owner_of: FileOwner,
 ) -> tuple[JudgedNodes, Sequence[Release]]:
     """What to block, and whose claims to remove."""
     kinds: Callable[[Sequence[str]], Mapping[str, str]] = partial(machine_kinds, rules, client)
     # Without a service nothing is blocked: then all hosts count.
     confirmed = None if client is None else ConfirmedHosts(client, cache(partial(analysis.owners, owner_of)))
+    owners = None if client is None or rules.trust_logs else cache(partial(analysis.log_owners, owner_of))
     judged = judge_with_history(
-        analysis.summaries, rules.rules, kinds, history, now=time.time_ns() // 1_000_000, confirmed=confirmed
+        analysis.summaries,
+        rules.rules,
+        kinds,
+        history,
+        now=time.time_ns() // 1_000_000,
+        confirmed=confirmed,
+        log_owners=owners,
     )
-    return judged, _releases(client, judged, analysis.summaries, history, rules)
-
-
-def _releases(
-    client: BlocklistClient | None, judged: JudgedNodes, summaries: Summaries, history: History, rules: RuleSet
-) -> Sequence[Release]:
-    """No releases if the service cannot say: a claim that is not removed ends by itself."""
     if client is None:
-        return []
+        return judged, []
     try:
-        return find_releases(client, judged, summaries, history, rules.rules)
+        return judged, find_releases(client, judged, analysis.summaries, history, rules.rules, owners)
     except UnavailableError as error:
+        # A claim that is not removed ends by itself.
         warn(f"No claim is removed early: {error}")
-        return []
+        return judged, []
 
 
 def _carry_out(

@@ -84,6 +84,11 @@ def add_rules(section: argparse._ArgumentGroup) -> None:
     section.add_argument("--group-label", metavar="LABEL", help=about)
     about = "length of a first block; each earlier block doubles it, up to a week (default: 1)"
     section.add_argument("--hours", type=hours, metavar="HOURS", help=about)
+    about = (
+        "let logs of one file owner be sufficient; otherwise, a node is blocked only if logs of two owners show it, "
+        "because the writer of a log can invent anything"
+    )
+    section.add_argument("--trust-logs", action=argparse.BooleanOptionalAction, help=about)
     about = "leave one executor of each application on nodes that are slow and do not fail, to see when they recover"
     section.add_argument("--canary", action=argparse.BooleanOptionalAction, help=about)
 
@@ -129,11 +134,14 @@ Groups = Sequence[tuple[str, Sequence[str]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleSet:
-    """Thresholds, and how hosts are grouped into kinds: by patterns, and by a label of the service's inventory."""
+    """Thresholds, how hosts are grouped into kinds (by patterns, and by a label of the service's inventory), and
+    whether evidence in logs of one file owner is sufficient.
+    """
 
     rules: Rules = field(default_factory=Rules)
     groups: Groups = ()
     group_label: str | None = None
+    trust_logs: bool = False
 
 
 def fraction(text: str) -> float:
@@ -189,7 +197,7 @@ _THRESHOLDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "hours": ("block_ms", hours),
 }
 """The field of Rules, and the parser, of each option."""
-_NAMES: Final = (*_THRESHOLDS, "group", "group-label", "canary")
+_NAMES: Final = (*_THRESHOLDS, "group", "group-label", "canary", "trust-logs")
 
 
 def rule_set(args: argparse.Namespace) -> RuleSet:
@@ -207,7 +215,12 @@ def read_rules(path: Path) -> RuleSet:
 def _rule_set(values: Mapping[str, Any]) -> RuleSet:
     thresholds = {name: values[option] for option, (name, _) in _THRESHOLDS.items() if option in values}
     rules = Rules(**thresholds, canary=values.get("canary", False))
-    return RuleSet(rules=rules, groups=values.get("group", ()), group_label=values.get("group-label"))
+    return RuleSet(
+        rules=rules,
+        groups=values.get("group", ()),
+        group_label=values.get("group-label"),
+        trust_logs=values.get("trust-logs", False),
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -226,8 +239,8 @@ def _parse(name: str, value: Any) -> Any:
         return _groups(value)
     if name == "group-label":
         return _label(value)
-    if name == "canary":
-        return _flag(value)
+    if name in {"canary", "trust-logs"}:
+        return _flag(name, value)
     if name not in _THRESHOLDS:
         raise argparse.ArgumentTypeError(_unknown(name))
     _, parse = _THRESHOLDS[name]
@@ -258,7 +271,7 @@ def _label(value: Any) -> str:
     return value
 
 
-def _flag(value: Any) -> bool:
+def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise argparse.ArgumentTypeError(f"canary must be true or false, not {value!r}")
+        raise argparse.ArgumentTypeError(f"{name} must be true or false, not {value!r}")
     return value

@@ -109,6 +109,8 @@ def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownN
     return PodNodes(of_address=of_address, problems=problems)
 
 
+FileOwner = Callable[[str], str | None]
+"""Returns the owner of a file; None or an empty text if that is not known."""
 IgnoredUntil = Mapping[str, int]
 """Hosts of which earlier evidence does not count: until when, in Unix ms."""
 
@@ -190,11 +192,15 @@ class Analysis:
         ).collect()
         return join_evidence((row.asDict() for row in counted), compared, failed)
 
-    def owners(self, owner_of: Callable[[str], str | None]) -> dict[str, int]:
-        """Return the number of file owners whose logs name each host.
+    def log_owners(self, owner_of: FileOwner) -> dict[str, str]:
+        """Return the owner of each application's log, as far as it is known. Parts of several owners have none."""
+        found: defaultdict[str, set[str | None]] = defaultdict(set)
+        for row in self.facts.where(F.col("file").isNotNull()).select("app", "file").distinct().collect():
+            found[row["app"]].add(owner_of(row["file"]) or None)
+        return {app: owner for app, (owner, *others) in found.items() if owner is not None and not others}
 
-        `owner_of` returns the owner of a file, None or an empty text if that is not known.
-        """
+    def owners(self, owner_of: FileOwner) -> dict[str, int]:
+        """Return the number of file owners whose logs name each host."""
         tasks = self.facts.where(F.col("kind") == "task").select("file", "host").distinct()
         files = [row["file"] for row in tasks.select("file").distinct().collect()]
         owned = [(file, owner) for file in files if (owner := owner_of(file))]

@@ -40,6 +40,7 @@ from blocklist.model.text import json_text
 
 UNBLOCKED: Final = "the node was unblocked by hand since then"
 ALREADY_BLOCKED: Final = "the node is already blocked for this"
+_ONE_OWNER: Final = "all its evidence is in logs of one file owner; --trust-logs lets it count"
 _ENDED: Final = "the block would already have ended"
 _NOT_SUFFICIENT: Final = "the node was unblocked by hand, and the evidence since then is not sufficient"
 HISTORY_MS: Final = 30 * 24 * 3_600_000
@@ -49,6 +50,8 @@ History = Callable[[str], Sequence[Change]]
 """Returns the changes of a host, the oldest first. Raises InvalidError for a host that cannot be a node."""
 Summaries = Callable[[Mapping[str, int]], Sequence[NodeSummary]]
 """Returns the summaries; evidence of a host before the given time (Unix ms) does not count."""
+LogOwners = Callable[[], Mapping[str, str]]
+"""Returns the owner of each application's log, as far as it is known."""
 MachineKinds = Callable[[Sequence[str]], Mapping[str, str]]
 """Returns the kind of machine of each host that has one."""
 
@@ -88,14 +91,16 @@ def judge_with_history(
     *,
     now: int,
     confirmed: Callable[[Sequence[str]], int] | None = None,
+    log_owners: LogOwners | None = None,
 ) -> JudgedNodes:
     """Judge all nodes. What was seen of a node before somebody unblocked it by hand does not count.
 
-    A verdict that rests on such evidence is a proposal that is not applied. `confirmed` counts the hosts that count
-    for `max_share`, see `judge`.
+    A verdict that rests on such evidence is a proposal that is not applied, and so is one of which all evidence is in
+    logs of one of the `log_owners`; None: logs are trusted. `confirmed` counts the hosts that count for `max_share`,
+    see `judge`.
     """
     known = cache(history)
-    proposal = cache(lambda verdict: _propose(verdict, known, rules, now))
+    proposal = cache(lambda verdict: _attested(_propose(verdict, known, rules, now), log_owners))
     ignored: dict[str, int] = {}
     outdated: dict[str, Proposal] = {}
     while True:
@@ -135,6 +140,21 @@ def _propose(verdict: NodeVerdict, history: History, rules: Rules, now: int) -> 
         return propose(verdict, history(verdict.host), rules, now=now)
     except InvalidError as error:
         return Proposal(verdict=verdict, skip_reason=str(error))
+
+
+def _attested(proposal: Proposal, log_owners: LogOwners | None) -> Proposal:
+    hurt = (it.app for it in proposal.verdict.hurt)
+    if proposal.stale or have_two_owners(hurt, log_owners):
+        return proposal
+    return replace(proposal, skip_reason=_ONE_OWNER)
+
+
+def have_two_owners(applications: Iterable[str], log_owners: LogOwners | None) -> bool:
+    """Whether the logs are of two known owners, or are trusted: all logs of one owner are the word of one party."""
+    if log_owners is None:
+        return True
+    owners = log_owners()
+    return len({owners[app] for app in applications if app in owners}) > 1
 
 
 def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, now: int) -> Proposal:

@@ -22,10 +22,12 @@ from blocklist.detection.proposals import (
     UNBLOCKED,
     History,
     JudgedNodes,
+    LogOwners,
     Proposal,
     Release,
     Summaries,
     claimed_at,
+    have_two_owners,
     node_id,
     release,
 )
@@ -168,11 +170,16 @@ def _apply_one(client: BlocklistClient, proposal: Proposal) -> Proposal:
 
 
 def find_releases(
-    client: BlocklistClient, judged: JudgedNodes, summaries: Summaries, history: History, rules: Rules
+    client: BlocklistClient,
+    judged: JudgedNodes,
+    summaries: Summaries,
+    history: History,
+    rules: Rules,
+    log_owners: LogOwners | None = None,
 ) -> list[Release]:
     """Return the nodes whose claims are removed early. Raises BlocklistError.
 
-    A node that this run claims again keeps its claim.
+    A node that this run claims again keeps its claim, and so does one that is clean only in logs of one owner.
     """
     claimed = {it.verdict.host for it in judged.proposals if it.skip_reason is None}
     hosts = [node.host for node in judged.summaries if node.host not in claimed]
@@ -183,7 +190,8 @@ def find_releases(
     if not since:
         return []
     recent = [node for node in summaries(since) if node.host in since]
-    return [found for node in recent if (found := release(node, rules)) is not None]
+    found = [it for node in recent if (it := release(node, rules)) is not None]
+    return [it for it in found if have_two_owners(it.applications, log_owners)]
 
 
 def remove_claims(client: BlocklistClient, releases: Sequence[Release]) -> None:

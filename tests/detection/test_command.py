@@ -48,7 +48,12 @@ def test_a_dry_run_proposes_and_apply_is_idempotent(
     for name, schema in (("nodes", NODES), ("host_stages", HOST_STAGES), ("failures", FAILURES)):
         assert pq.read_table(proposed.parquet / name).column_names == schema.fieldNames()
 
-    arguments = ("--event-logs", str(proposed.logs), "--url", fresh.url, "--apply", "--json", "-")
+    arguments = ["--event-logs", str(proposed.logs), "--url", fresh.url, "--apply", "--json", "-"]
+    _, out, _ = run_command(*arguments)
+    untrusted = json.loads(out)
+    assert not untrusted["applied"]
+    assert untrusted["whyNot"].startswith("all its evidence is in logs of one file owner")
+    arguments.append("--trust-logs")
     applied = [run_command(*arguments) for _ in range(2)]
     first, second = (json.loads(out) for _, out, _ in applied)
     assert (first["applied"], first["whyNot"]) == (True, None)
@@ -69,7 +74,7 @@ def test_the_executor_that_a_canary_leaves_shows_whether_the_node_has_recovered(
     """Its few tasks are enough, both to remove the claim and to extend it."""
     rules = tmp_path / "rules.toml"
     rules.write_text("canary = true")
-    arguments = ("--url", fresh.url, "--apply", "--rules", str(rules), "--json", "-")
+    arguments = ("--url", fresh.url, "--apply", "--trust-logs", "--rules", str(rules), "--json", "-")
     _, out, _ = run_command("--event-logs", str(proposed.logs), *arguments)
     assert json.loads(out)["canary"] is True
     with BlocklistClient(fresh.url) as client:
@@ -111,7 +116,9 @@ def test_forged_logs_block_no_more_than_the_share_of_the_known_nodes(
     html = tmp_path / "report.html"
     with fresh.client() as http:
         report_labels(http, {host: {} for host in real}, lease=600)
-        code, out, err = run_command("--event-logs", str(logs), "--url", fresh.url, "--apply", "--html", str(html))
+        code, out, err = run_command(
+            "--event-logs", str(logs), "--url", fresh.url, "--apply", "--trust-logs", "--html", str(html)
+        )
     assert code == 0, err
     with BlocklistClient(fresh.url) as client:
         assert len(client.snapshot().nodes) == 2, out
@@ -194,7 +201,7 @@ def test_without_logs_there_is_a_message_and_no_verdict(tmp_path: Path, run_comm
 
 def test_an_unreachable_service_is_an_error_message(proposed: DryRun, run_command: Command) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    code, _, err = run_command("--event-logs", str(proposed.logs), "--url", url, "--apply")
+    code, _, err = run_command("--event-logs", str(proposed.logs), "--url", url, "--apply", "--trust-logs")
     assert code == 1
     assert f"{url} is out of reach" in err
 
@@ -204,7 +211,16 @@ class Following:
 
     def __init__(self, logs: Path, checkpoint: Path, url: str) -> None:
         self._lines = checkpoint.with_suffix(".jsonl")
-        arguments = ("--event-logs", str(logs), "--checkpoint", str(checkpoint), "--url", url, "--apply")
+        arguments = (
+            "--event-logs",
+            str(logs),
+            "--checkpoint",
+            str(checkpoint),
+            "--url",
+            url,
+            "--apply",
+            "--trust-logs",
+        )
         self._command = [
             sys.executable,
             "-m",

@@ -127,6 +127,22 @@ def released(node: NodeSummary, rules: Rules | None = None) -> Sequence[str]:
 SLOW: Mapping[str, float] = {"n3": 2.2}
 
 
+@pytest.mark.parametrize(
+    ("owners", "applied"),
+    [(None, True), (["anna", "ben"], True), (["anna", "anna"], False), (["anna"], False), ([], False)],
+)
+def test_logs_of_one_owner_block_nothing_unless_they_are_trusted(owners: list[str] | None, applied: bool) -> None:
+    """Whose log an application is may be unknown: that is no second owner."""
+    known = None if owners is None else {f"app-{6 + number:03d}": owner for number, owner in enumerate(owners)}
+    found = summaries({}, {}, {}, {}, {}, {}, {"n3": 3.0}, {"n3": 3.0})
+    log_owners = None if known is None else lambda: known
+    (proposal,) = judge_with_history(
+        found, Rules(), lambda _: {}, lambda _: (), now=NOW, log_owners=log_owners
+    ).proposals
+    assert (proposal.skip_reason is None) is applied
+    assert applied or "--trust-logs" in str(proposal.skip_reason)
+
+
 def test_a_node_that_was_clean_in_its_latest_applications_is_released() -> None:
     assert released(node_after(SLOW, {}, {})) == ["app-001", "app-002"]
     assert released(node_after({}, {}, SLOW)) == []

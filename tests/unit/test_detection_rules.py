@@ -66,6 +66,7 @@ def test_without_options_and_in_an_empty_file_the_defaults_count(tmp_path: Path)
         ("minutes = '6'", "minutes must be an integer from 0 to 10080, not '6'."),
         ("hours = 200", "hours must be hours, above 0 and at most 168, not 200."),
         ("canary = 1", "canary must be true or false, not 1."),
+        ("trust-logs = 'yes'", "trust-logs must be true or false, not 'yes'."),
         ("group-label = 3", "group-label must be the name of a label, not 3."),
         ("group = 'small=w-1'", "group must have a list of hosts for each kind: small = ['w-1?', 'w-20']."),
         ("[group]\nsmall = []", "group must have a list of hosts for each kind"),
