@@ -39,6 +39,7 @@ from blocklist.model.node import (
 )
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
 from blocklist.model.roles import check_token_name
+from blocklist.model.selector import MAX_NAME_LENGTH, check_label_value
 from blocklist.wire.body import ID_SCHEMA, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
 from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName
 from blocklist.wire.nodes import ActionName
@@ -182,6 +183,14 @@ def _check_callback_url(text: str) -> str:
 
 Id = Annotated[str, AfterValidator(check_id), Field(json_schema_extra=dict(ID_SCHEMA))]
 NodeId = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra=dict(ID_SCHEMA))]
+Cluster = Annotated[
+    str,
+    Field(
+        min_length=1,
+        json_schema_extra={"pattern": "^[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?$", "maxLength": MAX_NAME_LENGTH},
+    ),
+    AfterValidator(check_label_value),
+]
 _ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
 Reason = Annotated[
     str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
@@ -212,6 +221,13 @@ class RegistrationBody(RequestBody):
     min_nodes: Annotated[
         int, Field(ge=0, le=2**53, description="Number of its nodes that must stay usable; 0: no minimum.")
     ] = 0
+    cluster: Annotated[
+        Cluster | None,
+        Field(
+            description="The cluster whose nodes it manages or uses, with the syntax of a label's value. Nodes that a"
+            " RESOURCE_MANAGER reports have it as their label `cluster`."
+        ),
+    ] = None
 
     def value(self, listener_id: str) -> Registration:
         return Registration(
@@ -221,6 +237,7 @@ class RegistrationBody(RequestBody):
             callback_url=self.callback_url,
             lease=self.lease_seconds * 1000,
             min_nodes=self.min_nodes,
+            cluster=self.cluster,
         )
 
 
@@ -305,6 +322,14 @@ class ReportBody(RequestBody):
             " not known to be in force: node id to reason. It counts neither as applied nor as refused."
         ),
     ] = None
+    not_here: Annotated[
+        Annotated[list[NodeId], Field(max_length=MAX_ENTRIES)] | None,
+        Field(
+            description="Blocked nodes that are none of its own: its whole inventory has no node with such a name. Only"
+            " from a RESOURCE_MANAGER. For these nodes it counts neither as applied nor as refused; an id that is also"
+            " in `refused` or `pending` counts there."
+        ),
+    ] = None
     nodes: Annotated[
         Annotated[list[NodeOrId], Field(max_length=MAX_ENTRIES)] | None,
         Field(
@@ -332,7 +357,9 @@ class ReportBody(RequestBody):
 
     def value(self) -> Report:
         given = {name: getattr(self, name) for name in REPORT_FIELDS}
-        return Report(**given | {"evidence": _findings(self.evidence), "nodes": _reported_nodes(self.nodes)})
+        not_here = None if self.not_here is None else frozenset(self.not_here)
+        found = {"evidence": _findings(self.evidence), "nodes": _reported_nodes(self.nodes), "not_here": not_here}
+        return Report(**given | found)
 
 
 def _findings(bodies: Mapping[str, FindingBody] | None) -> dict[str, Finding] | None:
@@ -366,6 +393,7 @@ class HeartbeatBody(ReportBody):
                     "runningTasks": {"app-1:3": 2},
                     "refused": {},
                     "pending": {},
+                    "notHere": [],
                     "nodes": [
                         "worker-17",
                         {

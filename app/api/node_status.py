@@ -71,6 +71,10 @@ class ListenerProgress:
     def pending(self) -> bool:
         return self.state is BlockState.PENDING
 
+    @property
+    def not_here(self) -> bool:
+        return self.state is BlockState.NOT_HERE
+
     @classmethod
     def of_listener(cls, entry: ListenerEntry, change: Change, task_managers: Sequence[TaskManager]) -> Self:
         """The current state; `task_managers` are those of the listener on the node of the change."""
@@ -190,12 +194,13 @@ async def wait_until_applied(
     named = {
         b"blocklist-refused": progress.refused,
         b"blocklist-not-applied": progress.pending,
+        b"blocklist-not-here": progress.not_here,
         b"blocklist-superseded": superseded,
     }
     return [
         (b"preference-applied", b"wait=%d" % seconds),
         # A listener that has acknowledged a later change that reverses this one does not have it in force.
-        (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.live)),
+        (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.total)),
         *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
     ]
 
@@ -289,7 +294,7 @@ def _status(service: Service, change: Change) -> Json:
         "revision": change.revision,
         "at": str(change.at),
         "applied": sum(listener.applied for listener in progress),
-        "of": len(progress),
+        "of": sum(not listener.not_here for listener in progress),
         "state": state_at_all(service, change, progress),
         "automaticBlocks": service.automatic_blocks.count(service.view.tracker, change.node.id, service.clock()),
         "repeat": None if change.repeat is None else repeat_body(change.repeat),
@@ -302,6 +307,7 @@ def _progress_body(progress: ListenerProgress) -> Json:
         "id": progress.id,
         "role": progress.role,
         "applied": progress.applied,
+        "notHere": progress.not_here,
         "appliedAt": None if progress.applied_at is None else str(progress.applied_at),
         "lateMs": progress.delay_ms,
         "refused": progress.refused,

@@ -65,6 +65,8 @@ class HeartbeatRecorder:
         assert entry is not None
         if report.evidence is not None and listener.role is not ListenerRole.JOB_MASTER:
             raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
+        if report.not_here is not None and listener.role is not ListenerRole.RESOURCE_MANAGER:
+            raise InvalidError("notHere: only a RESOURCE_MANAGER knows all nodes of its cluster.")
         if report != EMPTY_REPORT:
             self._directory.check_size(entry, report)
         moved = listener.acked != entry.listener.acked

@@ -294,8 +294,10 @@ class Pusher:
             self._on_duration(monotonic() - started_at)
         self.sent += 1
         report = response.report
-        if listener.role is not ListenerRole.JOB_MASTER:
-            # Only JobMasters may give evidence. Dropped instead of refused: the acknowledgement counts.
+        # What only the other role may report is dropped instead of refused: the acknowledgement counts.
+        if listener.role is ListenerRole.JOB_MASTER:
+            report = replace(report, not_here=None)
+        else:
             report = replace(report, evidence=None)
         # If the list was reloaded meanwhile, the acknowledged revision is of another history.
         acked = batch.to_revision if batch.history == self._feed.history else None

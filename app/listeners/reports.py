@@ -42,7 +42,7 @@ _ALIAS_BYTES: Final = 900
 _LABEL_BYTES: Final = 250
 """What a label of a node takes besides its texts, with the number of nodes that have it."""
 _INDEXED_BYTES: Final = 450
-"""What a refused or pending block, or a piece of evidence, takes besides its entry."""
+"""What a block that is refused, pending or not here, or a piece of evidence, takes besides its entry."""
 
 
 class TooManyListenersError(BlocklistError):
@@ -133,14 +133,14 @@ def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
     A test compares this with the memory that is in fact taken.
     """
     task_managers = report.task_managers or {}
-    refused, pending = report.refused or {}, report.pending or {}
+    refused, pending, not_here = report.refused or {}, report.pending or {}, report.not_here or ()
     schedulable, unschedulable, replaced = report.schedulable or {}, report.unschedulable or {}, report.replaced or {}
     entries = len(task_managers) + len(report.running_tasks or ()) + len(report.nodes or ())
     entries += len(schedulable) + len(unschedulable) + len(replaced)
-    indexed = len(refused) + len(pending) + len(findings)
+    indexed = len(refused) + len(pending) + len(not_here) + len(findings)
     node_ids = report.node_ids()
     nodes = {*task_managers.values(), *node_ids}
-    texts = (task_managers, task_managers.values(), report.running_tasks or (), refused, refused.values())
+    texts = (task_managers, task_managers.values(), report.running_tasks or (), refused, refused.values(), not_here)
     states = [text for each in (pending, schedulable, unschedulable, replaced) for text in (each, each.values())]
     return (
         entries * _ENTRY_BYTES

@@ -68,8 +68,8 @@ class ListenerEntry:
     `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
     (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
     `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
-    pairs of a revision and when it was acknowledged (Unix ms); `pending_until` is when a node was last no longer
-    reported as pending (Unix ms).
+    pairs of a revision and when it was acknowledged (Unix ms); `in_force_since` is when a node was last no longer
+    reported as refused, pending or not here (Unix ms).
     """
 
     listener: Listener
@@ -85,8 +85,8 @@ class ListenerEntry:
     believed_nodes: tuple[tuple[frozenset[str] | None, frozenset[str], int], frozenset[str]] | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
     aliases: Aliases = no_aliases
-    pending_until: dict[str, int] = field(default_factory=dict)
-    _names_of_reasons: dict[str, tuple[Mapping[str, str], NameSet]] = field(default_factory=dict)
+    in_force_since: dict[str, int] = field(default_factory=dict)
+    _names_of_parts: dict[str, tuple[Collection[str], NameSet]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -141,7 +141,16 @@ class ListenerEntry:
             # Before it has acknowledged the change, it can only have refused an earlier one, or be at it.
             refused=confirmed and self.refusal_of(node_id) is not None,
             applied=confirmed and self.pending_reason_of(node_id) is None,
+            not_here=confirmed and self.says_not_here(node_id),
         )
+
+    def says_not_here(self, node_id: str) -> bool:
+        """Whether it reports that the node is none of its own; what it refuses, or has not done yet, is."""
+        not_here = self.report.not_here
+        if not not_here or self.listener.role is not ListenerRole.RESOURCE_MANAGER:
+            return False
+        listed = self._reported_name("not_here", not_here, node_id) is not None
+        return listed and self.refusal_of(node_id) is None and self.pending_reason_of(node_id) is None
 
     @property
     def reports_task_managers(self) -> bool:
@@ -159,13 +168,17 @@ class ListenerEntry:
         return self._reason("pending", self.pending, node_id)
 
     def _reason(self, field_name: str, reasons: Mapping[str, str], node_id: str) -> str | None:
-        if not reasons or node_id in reasons:
-            return reasons.get(node_id)
-        known = self._names_of_reasons.get(field_name)
-        if known is None or known[0] is not reasons:
-            known = self._names_of_reasons[field_name] = reasons, NameSet(reasons, self.aliases)
-        name = next(known[1].matching(node_id), None)
+        name = self._reported_name(field_name, reasons, node_id)
         return None if name is None else reasons[name]
+
+    def _reported_name(self, field_name: str, names: Collection[str], node_id: str) -> str | None:
+        """The name under which a part of the report has the node; None if it has not."""
+        if not names or node_id in names:
+            return node_id if names else None
+        known = self._names_of_parts.get(field_name)
+        if known is None or known[0] is not names:
+            known = self._names_of_parts[field_name] = names, NameSet(names, self.aliases)
+        return next(known[1].matching(node_id), None)
 
     def acked_at(self, revision: int) -> int | None:
         """When it acknowledged `revision` (Unix ms); None if it has not, or the time is no longer known."""
@@ -177,15 +190,15 @@ class ListenerEntry:
         """When the change of the node was in force (Unix ms); None if it is not, or the time is no longer known."""
         if not self.state_of(revision, node_id).is_applied or (acked := self.acked_at(revision)) is None:
             return None
-        return max(acked, self.pending_until.get(node_id, 0))
+        return max(acked, self.in_force_since.get(node_id, 0))
 
-    def note_no_longer_pending(self, before: Report, at: int) -> None:
-        """The report before this one was of `at` (Unix ms)."""
-        for node_id in (before.pending or {}).keys() - self.pending.keys():
-            self.pending_until.pop(node_id, None)
-            self.pending_until[node_id] = at
-        for oldest in list(self.pending_until)[: max(0, len(self.pending_until) - MAX_ACKS)]:
-            del self.pending_until[oldest]
+    def note_in_force(self, before: Report, at: int) -> None:
+        """What the report before this one, which is of `at` (Unix ms), had as not in force is in force since."""
+        for node_id in _not_in_force(before) - _not_in_force(self.report):
+            self.in_force_since.pop(node_id, None)
+            self.in_force_since[node_id] = at
+        for oldest in list(self.in_force_since)[: max(0, len(self.in_force_since) - MAX_ACKS)]:
+            del self.in_force_since[oldest]
 
     def lag_ms(self, feed: ChangeFeed, now: int) -> int:
         """Age of the oldest change that it has not applied, in milliseconds; 0 if it has applied all."""
@@ -200,15 +213,19 @@ _SOURCE_KINDS: Final = {ListenerRole.RESOURCE_MANAGER: SourceKind.MANAGER, Liste
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeProgress:
-    """The number of live listeners, and the ids of those that refused a change or have not applied it yet."""
+    """How many live listeners a change is for; the ids of those that refused it or have not applied it yet.
 
-    live: int
+    Those that have none of its nodes, `not_here`, are not among them.
+    """
+
+    total: int
     refused: Sequence[str]
     pending: Sequence[str]
+    not_here: Sequence[str]
 
     @property
     def applied(self) -> int:
-        return self.live - len(self.refused) - len(self.pending)
+        return self.total - len(self.refused) - len(self.pending)
 
 
 class ListenerDirectory:
@@ -325,22 +342,24 @@ class ListenerDirectory:
 
     def progress(self, revision: int, node_ids: Collection[str]) -> ChangeProgress:
         """Which live listeners have applied the change of these nodes at `revision`."""
-        live = sorted(self.live(), key=lambda entry: entry.id)
-        settled = {entry.id for entry in live if _is_settled(entry, revision, node_ids)}
-        return ChangeProgress(
-            live=len(live),
-            refused=[
-                entry.id
-                for entry in live
-                if entry.id in settled
-                and any(entry.state_of(revision, node_id) is BlockState.REFUSED for node_id in node_ids)
-            ],
-            pending=[entry.id for entry in live if entry.id not in settled],
-        )
+        refused, pending, not_here, total = list[str](), list[str](), list[str](), 0
+        for entry in sorted(self.live(), key=lambda entry: entry.id):
+            settled = _is_settled(entry, revision, node_ids)
+            states = {entry.state_of(revision, node_id) for node_id in node_ids} if settled else set()
+            if states == {BlockState.NOT_HERE}:
+                not_here.append(entry.id)
+                continue
+            total += 1
+            if not settled:
+                pending.append(entry.id)
+            elif BlockState.REFUSED in states:
+                refused.append(entry.id)
+        return ChangeProgress(total=total, refused=refused, pending=pending, not_here=not_here)
 
     def unknown_progress(self) -> ChangeProgress:
         """If it is unknown which registrations are current: none of the live listeners is known to have applied it."""
-        return ChangeProgress(live=len(self.live()), refused=[], pending=sorted(entry.id for entry in self.live()))
+        live = sorted(entry.id for entry in self.live())
+        return ChangeProgress(total=len(live), refused=[], pending=live, not_here=[])
 
     def resource_managers_applied(self, revision: int) -> bool:
         """Whether every live ResourceManager has acknowledged `revision`, even if it refuses a block."""
@@ -432,9 +451,8 @@ class ListenerDirectory:
         changed = kept.changed_from(entry.report)
         parts = part_names(changed)
         before, entry.report = entry.report, kept.over(entry.report)
-        if "pending" in changed:
-            entry.note_no_longer_pending(before, at)
-        if changed & {"refused", "pending"}:
+        if changed & {"refused", "pending", "not_here"}:
+            entry.note_in_force(before, at)
             self._signal()
         if changed & {"task_managers", "nodes"}:
             self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
@@ -516,6 +534,10 @@ class ListenerDirectory:
     def _signal_now(self) -> None:
         self._signal_scheduled = False
         self.acks.notify_all()
+
+
+def _not_in_force(report: Report) -> set[str]:
+    return {*(report.refused or ()), *(report.pending or ()), *(report.not_here or ())}
 
 
 def _is_settled(entry: ListenerEntry, revision: int, node_ids: Collection[str]) -> bool:

@@ -56,7 +56,7 @@ class Legend:
 LEGENDS: Final = {
     MapState.REFUSED: Legend("refused", "A listener does not carry out the block."),
     MapState.PENDING: Legend("not applied yet", "A listener has not applied the last change of the block."),
-    MapState.UNKNOWN: Legend("unknown", "It is evacuated, but not known whether tasks run there."),
+    MapState.UNKNOWN: Legend("unknown", "It is not known whether tasks run there, or no cluster has the node."),
     MapState.EVACUATING: Legend("evacuating", "Tasks that run there are being stopped and restart elsewhere."),
     MapState.EVACUATED: Legend("evacuated", "It is evacuated, and no task runs there."),
     MapState.MARKED: Legend("no new tasks", "No new tasks start there; those that run may finish."),
@@ -73,6 +73,7 @@ _STATES: Final = {
     BlockState.PENDING: MapState.PENDING,
     BlockState.RUNNING: MapState.EVACUATING,
     BlockState.UNKNOWN: MapState.UNKNOWN,
+    BlockState.NOT_HERE: MapState.UNKNOWN,
     BlockState.EMPTY: MapState.EVACUATED,
 }
 

@@ -360,6 +360,7 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "owner": stored.owner,
         "version": current_version(),
         "principal": listener.principal,
+        "cluster": listener.cluster,
         "confirmed": listener.confirmed,
     }
 
@@ -377,6 +378,7 @@ def _stored(row: Row[Any]) -> StoredListener:
         acked=row.acked,
         min_nodes=row.min_nodes,
         principal=row.principal,
+        cluster=row.cluster,
         confirmed=row.confirmed,
     )
     secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 class AppliedCount:
     """How many live listeners had applied a change, and their total number.
 
-    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `superseded`
-    are nodes that were unblocked or weakened meanwhile, or were blocked again if the change unblocked them: then
-    `applied` is 0.
+    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `not_here`
+    are some that have none of its nodes: they do not count. `superseded` are nodes that were unblocked or weakened
+    meanwhile, or were blocked again if the change unblocked them: then `applied` is 0.
     """
 
     applied: int
@@ -58,6 +58,7 @@ class AppliedCount:
     missing: tuple[str, ...]
     refused: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
+    not_here: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -67,18 +68,28 @@ class AppliedCount:
     @classmethod
     def of_status(cls, status: NodeStatusBody) -> Self:
         """The numbers for the last change of a node."""
-        missing = tuple(one.id for one in status.listeners if not one.applied and one.refused is None)
-        refused = tuple(one.id for one in status.listeners if not one.applied and one.refused is not None)
-        return cls(status.applied, status.of, missing, refused)
+        there = [one for one in status.listeners if not one.not_here]
+        missing = tuple(one.id for one in there if not one.applied and one.refused is None)
+        refused = tuple(one.id for one in there if not one.applied and one.refused is not None)
+        not_here = tuple(one.id for one in status.listeners if one.not_here)
+        return cls(status.applied, status.of, missing, refused, not_here=not_here)
 
     def and_also(self, other: Self) -> Self:
-        """The result for this change and another one: a listener counts if it has applied both."""
+        """The result for this change and another one: a listener counts if it has applied what is for it of both."""
         refused = tuple(dict.fromkeys((*self.refused, *other.refused)))
         missing = tuple(name for name in dict.fromkeys((*self.missing, *other.missing)) if name not in refused)
-        total = max(self.total, other.total)
-        applied = max(0, min(self.applied, other.applied, total - len(missing) - len(refused)))
-        superseded = (*self.superseded, *other.superseded)
-        return replace(self, applied=applied, total=total, missing=missing, refused=refused, superseded=superseded)
+        not_here = tuple(name for name in self.not_here if name in other.not_here)
+        total = max(each.total + len(each.not_here) for each in (self, other)) - len(not_here)
+        # The headers name only some of many.
+        others = max(len(missing) + len(refused), self.total - self.applied, other.total - other.applied)
+        return type(self)(
+            applied=max(0, total - others),
+            total=total,
+            missing=missing,
+            refused=refused,
+            superseded=(*self.superseded, *other.superseded),
+            not_here=not_here,
+        )
 
     def with_refused(self, listeners: Iterable[str]) -> Self:
         """The result if these listeners have refused a part of the change as well."""
@@ -173,7 +184,7 @@ class ApiResponse:
         """How many listeners have applied the change; None if the request did not wait."""
         headers = self.response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
-        names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded")
+        names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded", "Blocklist-Not-Here")
         return match and AppliedCount(int(match[1]), int(match[2]), *(_ids(headers.get(name, "")) for name in names))
 
     @property

@@ -424,6 +424,8 @@ class BlocklistClient:
             body["callbackUrl"] = registration.callback_url
         if registration.min_nodes:
             body["minNodes"] = registration.min_nodes
+        if registration.cluster is not None:
+            body["cluster"] = registration.cluster
         secret = self._listener_request("PUT", registration.id, json=body).object().get("secret")
         return secret if isinstance(secret, str) else None
 

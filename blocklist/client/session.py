@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _ACKED: Final = "acked"
 _NODES: Final = "nodes"
-_NOT_IN_FORCE: Final = frozenset({"refused", "pending"})
+_NOT_IN_FORCE: Final = frozenset({"refused", "pending", "not_here"})
 """Parts of a report: without them, what is not in force would count as applied."""
 NODES_SECONDS: Final = 300.0
 """Interval at which all nodes are sent again, although the service has them: another replica may have older ones."""

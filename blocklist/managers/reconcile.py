@@ -237,7 +237,7 @@ def _reportable(states: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return truncate_reasons({node: state for node, state in states.items() if is_node_id(node)})
 
 
-def _work_of(containers: Mapping[str, tuple[str, int | None]] | None) -> dict[str, Mapping[str, Any]]:
+def _work_of(containers: Mapping[str, tuple[str, int | None]] | None) -> dict[str, Any]:
     """The fields of a report for what runs on blocked nodes; none if it is not known, or there is too much."""
     if containers is None or len(containers) > MAX_ENTRIES:
         return {}

@@ -48,7 +48,8 @@ def truncate_reasons(reasons: Mapping[str, str], max_entries: int = MAX_ENTRIES)
 class Registration:
     """A request to register. Without a `callback_url` the listener watches; `lease` is in milliseconds.
 
-    `min_nodes` is the number of its nodes that must stay usable; 0 means no minimum.
+    `min_nodes` is the number of its nodes that must stay usable; 0 means no minimum. `cluster` is the cluster whose
+    nodes it manages or uses, None if unknown.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Registration:
     callback_url: str | None = None
     lease: int = LEASE_SECONDS * 1000
     min_nodes: int = 0
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,7 @@ class Listener:
     acked: int | None
     former_sessions: tuple[str, ...] = ()
     min_nodes: int = 0
+    cluster: str | None = None
     registered_at: int = 0
     principal: str | None = None
     confirmed: bool = True
@@ -134,6 +137,7 @@ def register(
         acked=renewed.acked if renewed is not None else (revision if up_to_date else None),
         former_sessions=_former_sessions(current, requested.session),
         min_nodes=requested.min_nodes,
+        cluster=requested.cluster,
         registered_at=renewed.registered_at if renewed is not None else now,
         principal=principal,
         confirmed=renewed is None or renewed.confirmed,
@@ -195,16 +199,17 @@ class Report:
     `task_managers` maps TaskManager id to node id, `running_tasks` TaskManager id to the number of its tasks, `refused`
     node id to the reason why the block will not be carried out unless somebody acts, `pending` node id to the reason
     why a block, or the end of one, is not in force yet, or not known to be, `evidence` node id to finding; `nodes` are
-    all nodes that the listener may use: ids, or what it knows about them. A manager reports in `schedulable` the
-    blocked nodes that still get work, in `unschedulable` the nodes that get none for another reason than a block: node
-    id to its state, and in `replaced` the blocked nodes whose name another machine has since. Do not change them
-    afterwards.
+    all nodes that the listener may use: ids, or what it knows about them. A manager reports in `not_here` the blocked
+    nodes that its whole inventory does not have, in `schedulable` the blocked nodes that still get work, in
+    `unschedulable` the nodes that get none for another reason than a block: node id to its state, and in `replaced` the
+    blocked nodes whose name another machine has since. Do not change them afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
     running_tasks: Mapping[str, int] | None = None
     refused: Mapping[str, str] | None = None
     pending: Mapping[str, str] | None = None
+    not_here: frozenset[str] | None = None
     evidence: Mapping[str, Finding] | None = None
     nodes: Sequence[str | ReportedNode] | None = None
     schedulable: Mapping[str, str] | None = None

@@ -326,23 +326,26 @@ class BlockState(StrEnum):
     RUNNING = "running"
     UNKNOWN = "unknown"
     EMPTY = "empty"
+    NOT_HERE = "not-here"
 
     @property
     def is_applied(self) -> bool:
         """Whether the block is in force, whatever still runs on the node."""
-        return self not in {BlockState.REFUSED, BlockState.PENDING}
+        return self not in {BlockState.REFUSED, BlockState.PENDING, BlockState.NOT_HERE}
 
 
-def block_state(tasks: TaskCount, *, refused: bool, applied: bool) -> BlockState:
+def block_state(tasks: TaskCount, *, refused: bool, applied: bool, not_here: bool = False) -> BlockState:
     """What is known of a block: the one place that decides that it is applied, and that nothing runs on its node.
 
-    `applied` is whether its last change is acknowledged, `refused` whether it is not carried out anyway; `tasks`
-    are those on the node.
+    `applied` is whether its last change is acknowledged, `refused` whether it is not carried out anyway, `not_here`
+    whether the node is said to be none of these; `tasks` are those on the node.
     """
     if refused:
         return BlockState.REFUSED
     if not applied:
         return BlockState.PENDING
+    if not_here:
+        return BlockState.NOT_HERE
     if tasks.known:
         return BlockState.RUNNING
     return BlockState.UNKNOWN if tasks.others_unknown else BlockState.EMPTY

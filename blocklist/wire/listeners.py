@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from blocklist.model.listener import Drift, DriftReport, Listener
 
 ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
-BlockStateName = Literal["refused", "pending", "running", "unknown", "empty"]
+BlockStateName = Literal["refused", "pending", "running", "unknown", "empty", "not-here"]
 
 
 @dataclass(kw_only=True)
@@ -50,6 +50,7 @@ class ListenerBody(Body):
     role: ListenerRoleName
     session_id: str
     callback_url: str | None
+    cluster: Annotated[str | None, Doc("The cluster whose nodes it manages or uses; null if unknown.")] = None
     state: Literal["live", "lapsed"]
     acked_revision: Annotated[int, Doc("0 until it has applied the first list.")]
     lag_revisions: int
@@ -79,6 +80,7 @@ def listener_body(
         "role": listener.role.value,
         "sessionId": listener.session,
         "callbackUrl": listener.callback_url,
+        "cluster": listener.cluster,
         "state": "live" if listener.is_live(now) else "lapsed",
         "ackedRevision": acked,
         "lagRevisions": revision - acked if listener.is_behind(revision) else 0,
@@ -118,6 +120,9 @@ class AppliedBody(Body):
     id: str
     role: ListenerRoleName
     applied: bool
+    not_here: Annotated[
+        bool, Doc("Whether it says that the node is none of its own: then it counts neither as applied nor in `of`.")
+    ] = False
     applied_at: Annotated[Millis | None, Doc("Null if it has not, or if the time is unknown.")]
     late_ms: Annotated[int | None, Doc("Milliseconds from the change until it was applied.")]
     refused: Annotated[str | None, Doc("Why it refuses to carry out the block.")]
@@ -182,6 +187,8 @@ def report_fields(report: Report) -> Json:
         values[REPORT_FIELDS["evidence"]] = findings_body(report.evidence)
     if report.nodes is not None:
         values[REPORT_FIELDS["nodes"]] = list(map(_node_json, report.nodes))
+    if report.not_here is not None:
+        values[REPORT_FIELDS["not_here"]] = sorted(report.not_here)
     return values
 
 

@@ -129,6 +129,7 @@ def _create_listeners() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("principal", sa.Text),
         sa.Column("confirmed", sa.Boolean, nullable=False),
+        sa.Column("cluster", sa.String(63)),
         sa.PrimaryKeyConstraint("id", name="pk_listeners"),
     )
     op.create_table(

@@ -17,6 +17,7 @@ FIELDS: Final = frozenset(
         "role",
         "sessionId",
         "callbackUrl",
+        "cluster",
         "state",
         "ackedRevision",
         "lagRevisions",

@@ -17,6 +17,7 @@ from tests.integration.listeners import (
     RM,
     get_listener,
     heartbeat,
+    post_heartbeat,
     put,
     register,
     unblock,
@@ -81,6 +82,51 @@ class TestStatus:
         unblock(listener_client, "n")
         assert of_listener(listener_client, "n", "a")["pendingReason"] is None, "a reason not to block is none to free"
 
+    def test_a_listener_without_the_node_does_not_count_until_it_has_it(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "job", role="JOB_MASTER")
+        register(listener_client, "rm", role=RM, cluster="k8s-a")
+        revision = put(listener_client, "n")
+        heartbeat(listener_client, "job", ackedRevision=revision)
+        heartbeat(listener_client, "rm", notHere=["N", "other"])
+        body = status(listener_client, "n")
+        assert (body["applied"], body["of"]) == (1, 2), "it has not acknowledged this block"
+        heartbeat(listener_client, "rm", ackedRevision=revision)
+        body = status(listener_client, "n")
+        assert (body["applied"], body["of"]) == (1, 1)
+        found = of_listener(listener_client, "n", "rm")
+        not_applied = {"applied": False, "appliedAt": None, "refused": None, "pendingReason": None}
+        assert {name: found[name] for name in ("notHere", *not_applied)} == {"notHere": True, **not_applied}
+        again = block(allowMerge=True)
+        waited = listener_client.put("/blocklist/nodes/n", json=again, headers={"Prefer": "wait=5"})
+        assert waited.headers["Blocklist-Applied"] == "1/1"
+        assert waited.headers["Blocklist-Not-Here"] == "rm"
+
+        heartbeat(listener_client, "rm", notHere=[], pending={"n": "the taint is not set yet"})
+        found = of_listener(listener_client, "n", "rm")
+        assert (found["notHere"], found["applied"]) == (False, False)
+        assert found["pendingReason"] == "the taint is not set yet"
+        body = status(listener_client, "n")
+        assert (body["applied"], body["of"], body["state"]) == (1, 2, "pending")
+        before = now_ms()
+        heartbeat(listener_client, "rm", pending={})
+        found = of_listener(listener_client, "n", "rm")
+        assert (found["notHere"], found["applied"]) == (False, True)
+        assert before <= int(found["appliedAt"]), "not when it had acknowledged the list without this node"
+
+    @pytest.mark.parametrize("field", ["refused", "pending"])
+    def test_what_a_listener_has_to_do_is_not_hidden(self, listener_client: httpx.Client, field: str) -> None:
+        register(listener_client, "rm", role=RM)
+        work: dict[str, Any] = {field: {"n": "why"}}
+        heartbeat(listener_client, "rm", ackedRevision=put(listener_client, "n"), notHere=["n"], **work)
+        body = status(listener_client, "n")
+        assert (body["applied"], body["of"], body["state"]) == (0, 1, field)
+
+    def test_only_a_resource_manager_knows_all_nodes_of_its_cluster(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "job")
+        answer = post_heartbeat(listener_client, "job", notHere=["n"])
+        problem = problem_of(answer, 400)
+        assert problem["detail"] == "notHere: only a RESOURCE_MANAGER knows all nodes of its cluster."
+
     def test_what_is_pending_after_the_acknowledgement_is_in_force_once_it_is_not_reported_any_more(
         self, listener_client: httpx.Client
     ) -> None:
@@ -123,6 +169,7 @@ class TestStatus:
         revision = put(listener_client, "n")
         waiting: dict[str, Any] = {
             "applied": False,
+            "notHere": False,
             "appliedAt": None,
             "lateMs": None,
             "refused": None,

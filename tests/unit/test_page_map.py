@@ -41,6 +41,7 @@ class TestStates:
             BlockState.RUNNING: MapState.EVACUATING,
             BlockState.UNKNOWN: MapState.UNKNOWN,
             BlockState.EMPTY: MapState.EVACUATED,
+            BlockState.NOT_HERE: MapState.UNKNOWN,
         }
 
     @pytest.mark.parametrize("state", [BlockState.RUNNING, BlockState.UNKNOWN, BlockState.EMPTY])
