@@ -26,6 +26,7 @@ CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "T
 """Settings of the clients, which the service ignores."""
 
 _LOOPBACK: Final = "127.0.0.0/8,::1/128"
+_LONGEST_BLOCK: Final = timedelta(days=30)
 
 
 class SettingsError(Exception):
@@ -116,14 +117,14 @@ class Settings(BaseSettings):
     """Hosts that may receive pushes: names, `*.name`, networks. By default loopback; none with authentication."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
-    max_blocked_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Maximum share of the nodes that listeners name to be blocked, at least one node; beyond it 409. 1 is no limit."""
+    max_blocked_share: Annotated[float | None, Field(gt=0, le=1)] = None
+    """Maximum share of the known nodes to be blocked, rounded up. 1 is no limit; by default 0.5 with authentication."""
     max_blocked_by_author: Annotated[int, Field(ge=0)] = 0
     """Maximum number of nodes blocked by one author; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_per: str = ""
     """Maximum number, or percent, of the nodes with the same label that may be blocked, as in `rack=2,zone=10%`."""
-    longest_block_operator: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
-    """Maximum duration of a block by an operator; a longer one gets 409. 0 is no limit."""
+    longest_block_operator: Annotated[Duration | None, Field(ge=timedelta(0))] = None
+    """Maximum duration of an operator's block. 0 is no limit; by default `30d` with authentication, or for ever."""
     longest_block_admin: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
     """Maximum duration of a block by an admin; a longer one gets 409. 0 is no limit."""
     max_connections: Annotated[int, Field(ge=1)] = 20_000
@@ -161,19 +162,36 @@ class Settings(BaseSettings):
     def limits(self) -> Limits:
         return Limits(
             max_blocked=self.max_blocked,
-            max_share=self.max_blocked_share,
+            max_share=self._max_share,
             max_by_author=self.max_blocked_by_author,
-            longest_operator_ms=to_millis(self.longest_block_operator),
+            longest_operator_ms=self._longest_operator_ms,
+            may_be_permanent=self._is_authenticated and self.longest_block_operator is None,
             longest_admin_ms=to_millis(self.longest_block_admin),
             max_per_domain=parse_domain_limits(self.max_blocked_per),
         )
+
+    @property
+    def _is_authenticated(self) -> bool:
+        return self.auth != "off"
+
+    @property
+    def _max_share(self) -> float:
+        if self.max_blocked_share is None:
+            return 0.5 if self._is_authenticated else 1.0
+        return self.max_blocked_share
+
+    @property
+    def _longest_operator_ms(self) -> int:
+        if self.longest_block_operator is None:
+            return to_millis(_LONGEST_BLOCK) if self._is_authenticated else 0
+        return to_millis(self.longest_block_operator)
 
     @property
     def repeat_rule(self) -> RepeatRule:
         """How long repeated automatic blocks last."""
         return RepeatRule(
             window=to_millis(self.repeat_window),
-            max_duration=min(filter(None, (MAX_DURATION_MS, to_millis(self.longest_block_operator)))),
+            max_duration=min(filter(None, (MAX_DURATION_MS, self._longest_operator_ms))),
         )
 
     @property

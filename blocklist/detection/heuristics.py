@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import chain
-from math import exp, floor, lgamma, log, log1p
+from math import exp, lgamma, log, log1p
 from typing import Final
 
 from blocklist.detection.node_summary import (
@@ -28,6 +28,7 @@ from blocklist.detection.node_summary import (
     NodeSummary,
 )
 from blocklist.detection.slowness import NEAR_MISS, Slowness, SlownessLimits, chance, find_slowness
+from blocklist.model.limits import share_of
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockAction
 
 SEVERE_SLOWDOWN: Final = 3.0
@@ -178,7 +179,7 @@ def judge(
     near_misses = [finding for host, finding in doubtful.items() if host not in anomalies]
     verdicts.sort(key=lambda verdict: (-verdict.severity, verdict.p_value, verdict.host))
     total = len(summaries) if confirmed is None else confirmed
-    max_blocks = max(1, floor(rules.max_share * total))
+    max_blocks = share_of(rules.max_share, total)
     limit_text = f"one run blocks at most {max_blocks} of {total} nodes"
     if confirmed is not None:
         limit_text += " that the service's inventory or logs of two file owners name"

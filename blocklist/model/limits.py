@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
 from blocklist.model.changes import Change, ChangeType
@@ -18,7 +18,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.names import MachineSet, ReportedMachines
-from blocklist.model.node import BlockedNode
+from blocklist.model.node import PERMANENT, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.selector import check_label_key
 from blocklist.model.time import exact_duration, format_utc
@@ -27,6 +27,12 @@ from blocklist.model.usable_nodes import ListenerNodes, Shortfall, blocked_ids, 
 # Failure domains: how many nodes with the same value of a label may be blocked at one time. Pure.
 
 _LIMIT: Final = re.compile(r"([0-9]{1,9})(%?)", re.ASCII)
+
+
+def share_of(share: float, count: int) -> int:
+    """A share of this number of nodes, rounded up, at least one: a tenth of three nodes is one."""
+    # Decimal of the text: as a float, 0.29 of 100 is not exactly 29.
+    return max(1, int((Decimal(str(share)) * count).to_integral_value(ROUND_CEILING)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +44,8 @@ class DomainLimit:
     percent: bool = False
 
     def max_nodes(self, members: int) -> int:
-        """The maximum in a domain with this number of nodes. A share is rounded down, but is at least 1."""
-        return max(1, members * self.amount // 100) if self.percent else self.amount
+        """The maximum in a domain with this number of nodes."""
+        return share_of(self.amount / 100, members) if self.percent else self.amount
 
     def __str__(self) -> str:
         return f"{self.key}={self.amount}{'%' if self.percent else ''}"
@@ -136,13 +142,18 @@ LEEWAY_MS: Final = 60_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The configured limits. 0 means no limit, as does a share of 1; the longest blocks are in milliseconds."""
+    """The configured limits. 0 means no limit, as does a share of 1; the longest blocks are in milliseconds.
+
+    `may_be_permanent`: whether an operator may block for ever, although longer blocks with an end are refused. A typing
+    error is a long time; for ever is a decision.
+    """
 
     max_blocked: int = 0
     max_share: float = 1.0
     max_by_author: int = 0
     longest_operator_ms: int = 0
     longest_admin_ms: int = 0
+    may_be_permanent: bool = False
     max_per_domain: tuple[DomainLimit, ...] = ()
 
     def __bool__(self) -> bool:
@@ -169,7 +180,7 @@ class EvidenceLimit:
 
     def max_nodes(self) -> int | None:
         """Maximum number of nodes; None if there is no limit."""
-        return None if self.share >= 1 else _share_of(self.share, self.confirmed())
+        return None if self.share >= 1 else share_of(self.share, self.confirmed())
 
     def error(self, max_nodes: int) -> LimitError:
         """The error of a block beyond the maximum."""
@@ -257,18 +268,12 @@ def count_machines(nodes: Inventory | None, ids: Collection[str]) -> int:
 def _share_violations(share: float, known: ReportedMachines, current: Draft, new_ids: Sequence[str]) -> Iterator[str]:
     ids = blocked_ids(current)
     before, after = known.count_matching(ids), known.count_matching([*ids, *new_ids])
-    max_nodes = _share_of(share, len(known))
+    max_nodes = share_of(share, len(known))
     if after > max(max_nodes, before):
         yield (
             f"This would block {after} of the {len(known)} known nodes; at most {max_nodes} may be blocked at once"
             f" (BLOCKLIST_MAX_BLOCKED_SHARE is {share:g}): {_remaining(max_nodes - before)}."
         )
-
-
-def _share_of(share: float, count: int) -> int:
-    """A share of this number of nodes, rounded down, but at least one: of three nodes a tenth may be blocked, too."""
-    # Decimal of the text: as a float, 0.29 of 100 would be less than 29.
-    return max(1, int(Decimal(str(share)) * count))
 
 
 def _domain_violation(domain: ExceededDomain, current: Draft) -> str:
@@ -320,20 +325,24 @@ def _duration_violations(limits: Limits, current: Draft, proposed: Draft, role: 
     if not longest:
         return
     latest = current.now + longest
-    if not any(_lengthens_claim(change, current, latest + LEEWAY_MS) for change in proposed.changes):
+    may_be_permanent = limits.may_be_permanent and role is not Role.ADMIN
+    ends = [end for change in proposed.changes for end in _later_ends(change, current)]
+    if not any(end > latest + LEEWAY_MS and not (may_be_permanent and end == PERMANENT) for end in ends):
         return
     subject, alternative = ("An admin", "force it") if role is Role.ADMIN else ("An operator", "ask an admin")
+    if may_be_permanent:
+        alternative = "block it without an end"
     allowed = exact_duration(longest)
     yield f"{subject} may block for at most {allowed}: end it by {format_utc(latest)} at the latest, or {alternative}."
 
 
-def _lengthens_claim(change: Change, current: Draft, latest: int) -> bool:
-    """Whether a claim ends after `latest`, and later than before: who adds a cause did not choose the existing end."""
-    if change.type.frees or change.node.end <= latest:
-        return False
+def _later_ends(change: Change, current: Draft) -> Iterator[int]:
+    """The ends of claims that end later than before: who adds a cause did not choose the existing end."""
+    if change.type.frees:
+        return
     before = current.get_blocked(change.node.id)
     ends = {} if before is None else {claim.owner: claim.block.end for claim in current.live_claims(before)}
-    return any(claim.block.end > max(latest, ends.get(claim.owner, 0)) for claim in change.claims)
+    yield from (claim.block.end for claim in change.claims if claim.block.end > ends.get(claim.owner, 0))
 
 
 def _minimum_violations(found: Sequence[Shortfall]) -> list[str]:

@@ -21,9 +21,10 @@ from blocklist.client.session import ListenerSession
 from blocklist.model.errors import LimitError
 from blocklist.model.evidence import TTL_MS
 from blocklist.model.listener import ListenerRole, Registration, Report
+from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start, StartInProcess
-from tests.integration.databases import ON_BOTH
+from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.in_process import InProcessService, ManualClock
 from tests.integration.listeners import (
     JM,
@@ -39,6 +40,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, url_of, wait_until
 from tests.integration.raw_http import request, send_request
 from tests.integration.receiver import Receiver
+from tests.integration.secured import secured_in_process
 
 LIMIT: Final = "urn:blocklist:problem:limit"
 DAY: Final = 86_400
@@ -157,7 +159,7 @@ def test_a_share_of_the_nodes_of_live_listeners(start_in_process: StartInProcess
 def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_nodes(
     start_in_process: StartInProcess,
 ) -> None:
-    with start_in_process(max_blocked_share="0.5").client() as client:
+    with start_in_process(max_blocked_share="0.3").client() as client:
         register(client, "jm", role=JM)
         heartbeat(client, "jm", nodes=["a", "b", "10.0.0.1", "10.0.0.2", "10.0.0.3"])
         register(client, "rm", role=RM)
@@ -428,3 +430,17 @@ class TestEvidence:
             end = str(clock.now + TTL_MS)
             wait_until(lambda: current_list(client)[1]["w-2"]["endTimestamp"] == end)
             assert list(current_list(client)[1]) == ["w-2"]
+
+
+def test_with_authentication_half_of_the_nodes_and_thirty_days_are_the_limit(
+    tmp_path: Path, databases: Databases
+) -> None:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("id\nw1\nw2\nw3\n")
+    with secured_in_process(tmp_path, databases, nodes_file=str(nodes)) as secured:
+        with secured.client(secured.tokens[Role.OPERATOR]) as operator:
+            too_long = put_block(operator, "w1", endTimestamp=later(300 * 86_400))
+            assert limit_detail(too_long).startswith("An operator may block for at most 30d: ")
+            assert put_block(operator, "w1", endTimestamp=later(29 * 86_400)).status_code == 201
+            assert put_block(operator, "w2").status_code == 201, "for ever may be said"
+            assert "3 of the 3 known nodes; at most 2 may" in limit_detail(put_block(operator, "w3"))

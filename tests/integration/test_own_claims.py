@@ -20,7 +20,7 @@ AsPerson = Callable[[str], Command]
 @pytest.fixture
 def secured(tmp_path: Path, databases: Databases) -> Iterator[SecuredInProcess]:
     nodes = tmp_path / "nodes.csv"
-    nodes.write_text("id,labels\nw1,rack=r1\nw2,rack=r1\nw3,rack=r1\n")
+    nodes.write_text("id,labels\nw1,rack=r1\nw2,rack=r1\nw3,rack=r1\nw4,\nw5,\n")
     with secured_in_process(tmp_path, databases, nodes_file=str(nodes)) as secured:
         yield secured
 

@@ -112,8 +112,8 @@ def test_at_most_twenty_blocked_nodes_are_named() -> None:
     assert line.endswith("n19 by x and 2 more.")
 
 
-@pytest.mark.parametrize(("members", "maximum"), [(1, 1), (9, 1), (19, 1), (20, 2), (100, 10), (0, 1)])
-def test_percent_is_rounded_down_but_is_at_least_one_node(members: int, maximum: int) -> None:
+@pytest.mark.parametrize(("members", "maximum"), [(1, 1), (9, 1), (10, 1), (19, 2), (20, 2), (100, 10), (0, 1)])
+def test_percent_is_rounded_up(members: int, maximum: int) -> None:
     assert DomainLimit(key="zone", amount=10, percent=True).max_nodes(members) == maximum
     assert DomainLimit(key="zone", amount=2).max_nodes(members) == 2
 

@@ -144,9 +144,10 @@ class TestShare:
         assert case.block(node("n2")) != []
 
     @pytest.mark.parametrize(
-        ("share", "known", "max_nodes"), [(0.29, 100, 29), (0.999, 10, 9), (0.1, 9, 1), (1 / 3, 3, 1), (0.2, 3, 1)]
+        ("share", "known", "max_nodes"),
+        [(0.29, 100, 29), (0.81, 10, 9), (0.1, 9, 1), (0.1, 11, 2), (0.5, 3, 2), (0.2, 3, 1)],
     )
-    def test_the_share_is_rounded_down_but_is_at_least_one(self, share: float, known: int, max_nodes: int) -> None:
+    def test_the_share_is_rounded_up(self, share: float, known: int, max_nodes: int) -> None:
         case = LimitCase(Limits(max_share=share), known=ReportedMachines(f"n{number}" for number in range(known)))
         nodes = [node(f"n{number}") for number in range(known)]
         assert case.block(*nodes[:max_nodes]) == []
@@ -222,6 +223,12 @@ class TestLongestBlock:
         self, end: int, role: Role, passes: bool
     ) -> None:
         assert (LimitCase(self.LIMITS).block(node("a", end=end), role=role) == []) == passes
+
+    def test_by_default_for_ever_may_be_said_but_a_long_time_is_a_typing_error(self) -> None:
+        limits = Limits(longest_operator_ms=30 * DAY, may_be_permanent=True)
+        assert LimitCase(limits).block(node("a", end=PERMANENT)) == []
+        (sentence,) = LimitCase(limits).block(node("a", end=NOW + 300 * DAY), node("b", end=PERMANENT))
+        assert sentence.endswith("end it by 1970-01-31T00:00:01Z at the latest, or block it without an end.")
 
     def test_a_merge_counts_only_if_it_moves_the_end(self) -> None:
         existing = (node("a"), node("b", end=NOW + 8 * DAY))
@@ -503,9 +510,9 @@ class TestEvidenceLimit:
 
     @pytest.mark.parametrize(
         ("share", "confirmed", "most"),
-        [(0.1, 0, 1), (0.1, 1, 1), (0.1, 19, 1), (0.1, 20, 2), (0.29, 100, 29), (0.999, 1, 1), (1.0, 0, None)],
+        [(0.1, 0, 1), (0.1, 1, 1), (0.1, 10, 1), (0.1, 20, 2), (0.29, 100, 29), (0.999, 1, 1), (1.0, 0, None)],
     )
-    def test_the_share_is_rounded_down_and_1_is_no_limit(self, share: float, confirmed: int, most: int | None) -> None:
+    def test_the_share_is_rounded_up_and_1_is_no_limit(self, share: float, confirmed: int, most: int | None) -> None:
         assert EvidenceLimit(share=share, confirmed=lambda: confirmed).max_nodes() == most
 
     def test_a_tenth_is_the_default(self) -> None:
@@ -514,6 +521,10 @@ class TestEvidenceLimit:
 
 def test_limits_are_read_from_the_settings() -> None:
     assert not Settings(database_url="sqlite:///unused.db").limits
+    by_default = Settings(database_url="sqlite:///unused.db", auth="tokens")
+    assert by_default.limits == Limits(max_share=0.5, longest_operator_ms=30 * DAY, may_be_permanent=True)
+    off = {"max_blocked_share": "1", "longest_block_operator": "0s"}
+    assert not Settings.model_validate(by_default.model_dump() | off).limits
     settings = Settings.model_validate(
         {
             "database_url": "sqlite:///unused.db",
