@@ -437,10 +437,12 @@ def test_with_authentication_half_of_the_nodes_and_thirty_days_are_the_limit(
 ) -> None:
     nodes = tmp_path / "nodes.csv"
     nodes.write_text("id\nw1\nw2\nw3\n")
-    with secured_in_process(tmp_path, databases, nodes_file=str(nodes)) as secured:
-        with secured.client(secured.tokens[Role.OPERATOR]) as operator:
-            too_long = put_block(operator, "w1", endTimestamp=later(300 * 86_400))
-            assert limit_detail(too_long).startswith("An operator may block for at most 30d: ")
-            assert put_block(operator, "w1", endTimestamp=later(29 * 86_400)).status_code == 201
-            assert put_block(operator, "w2").status_code == 201, "for ever may be said"
-            assert "3 of the 3 known nodes; at most 2 may" in limit_detail(put_block(operator, "w3"))
+    with (
+        secured_in_process(tmp_path, databases, nodes_file=str(nodes)) as secured,
+        secured.client(secured.tokens[Role.OPERATOR]) as operator,
+    ):
+        too_long = put_block(operator, "w1", endTimestamp=later(300 * 86_400))
+        assert limit_detail(too_long).startswith("An operator may block for at most 30d: ")
+        assert put_block(operator, "w1", endTimestamp=later(29 * 86_400)).status_code == 201
+        assert put_block(operator, "w2").status_code == 201, "for ever may be said"
+        assert "3 of the 3 known nodes; at most 2 may" in limit_detail(put_block(operator, "w3"))
