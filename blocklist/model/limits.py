@@ -266,9 +266,12 @@ def count_machines(nodes: Inventory | None, ids: Collection[str]) -> int:
 
 
 def _share_violations(share: float, known: ReportedMachines, current: Draft, new_ids: Sequence[str]) -> Iterator[str]:
-    ids = blocked_ids(current)
-    before, after = known.count_matching(ids), known.count_matching([*ids, *new_ids])
+    blocked = blocked_ids(current)
+    ids = [*blocked, *new_ids]
     max_nodes = share_of(share, len(known))
+    if not known.may_exceed(len(ids), max_nodes):
+        return
+    before, after = known.count_matching(blocked), known.count_matching(ids)
     if after > max(max_nodes, before):
         yield (
             f"This would block {after} of the {len(known)} known nodes; at most {max_nodes} may be blocked at once"

@@ -250,6 +250,8 @@ class Multimap:
 
     def __init__(self) -> None:
         self._values: dict[str, str | set[str]] = {}
+        self.with_several = 0
+        """Number of keys that have several."""
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
@@ -272,6 +274,7 @@ class Multimap:
             found.add(value)
         elif found != value:
             self._values[key] = {found, value}
+            self.with_several += 1
 
     def discard(self, key: str, value: str) -> None:
         """Remove a text from a key, if it is there."""
@@ -280,6 +283,7 @@ class Multimap:
             found.discard(value)
             if len(found) == 1:
                 self._values[key] = found.pop()
+                self.with_several -= 1
         elif found == value:
             del self._values[key]
 
@@ -349,6 +353,11 @@ class MachineSet:
             equal = (*equal, label) if label in self._uses else equal
         full_names = () if is_full else self._full_names(label)
         return chain(equal, full_names, (name for name in further if name not in equal and name not in full_names))
+
+    @property
+    def has_ambiguous(self) -> bool:
+        """Whether a short name means several machines. Without aliases, each name means at most one if it does not."""
+        return self._full.with_several > 0
 
     def count_matching(self, names: Iterable[str]) -> int:
         """The number of machines that these names mean."""
@@ -424,6 +433,10 @@ class ReportedMachines:
         if _remove_use(self._uses, normal):
             self._names.discard(normal)
             self._counted.discard(self._machines.pop(normal, normal))
+
+    def may_exceed(self, count: int, maximum: int) -> bool:
+        """Whether this number of names may mean more machines than the maximum. To count them takes 1 µs for each."""
+        return count > maximum or self._counted.has_ambiguous
 
     def count_matching(self, names: Iterable[str]) -> int:
         """The number of machines that these names mean."""

@@ -134,6 +134,16 @@ class TestShare:
             )
         ]
 
+    def test_a_short_name_of_several_nodes_counts_for_each(self) -> None:
+        known = ReportedMachines(f"n{number}.{site}" for number in range(5) for site in ("ams", "fra", "lon", "nyc"))
+        case = LimitCase(Limits(max_share=0.5), known=known)
+        assert case.block(node("n0"), node("n1")) == []
+        assert "12 of the 20 known nodes" in case.block(node("n0"), node("n1"), node("n2"))[0]
+        for number in range(5):
+            for site in ("fra", "lon", "nyc"):
+                known.discard(f"n{number}.{site}")
+        assert case.block(node("n0"), node("n1"), node("n2")) == []
+
     def test_the_names_of_one_node_count_once(self) -> None:
         case = LimitCase(Limits(max_share=0.1), {"n0": "x"}, known=self.KNOWN)
         assert case.block(node("n0.example.com"), node("N0")) == []
