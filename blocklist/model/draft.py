@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -131,7 +131,7 @@ class Draft:
         if current is None:
             return self._record_new((self._own_claim(node, repeat),))
         if not allow_merge:
-            raise ConflictError(already_blocked_message(current), {node.id: current})
+            raise ConflictError(self._already_blocked(current), {node.id: current})
         block = node if node.id == current.id else replace(node, id=current.id)
         claims = claims_on(self, current, self.now)
         own = claim_of(claims, default_owner(self.author.name))
@@ -155,7 +155,7 @@ class Draft:
             if not allow_merge and (current := self.get_blocked(node_id))
         }
         if conflicts:
-            lines = [already_blocked_message(node) for node in conflicts.values()]
+            lines = [self._already_blocked(node) for node in conflicts.values()]
             raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are already blocked.", conflicts, lines)
         return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
@@ -270,6 +270,11 @@ class Draft:
             if current is not None:
                 check_room(self.live_claims(current), owner, self.author.name)
 
+    def _already_blocked(self, node: BlockedNode) -> str:
+        """The message of a conflict. It names the owners, unless the author is the only one."""
+        owners = [claim.owner for claim in self.live_claims(node)]
+        return already_blocked_message(node, () if owners == [default_owner(self.author.name)] else owners)
+
     def _own_claim(self, block: BlockedNode, repeat: Repeat | None) -> Claim:
         return Claim(owner=default_owner(self.author.name), author=self.author.name, block=block, repeat=repeat)
 
@@ -348,11 +353,17 @@ def check_distinct(node_ids: Collection[str], aliases: Aliases = no_aliases) -> 
 MERGE_HINT: Final = "; send allowMerge true to merge with that block"
 """For programs, at the end of the message of a conflict: the page and the command say it in another way."""
 
+_MAX_OWNERS: Final = 5
+"""Maximum number of owners that the message of a conflict names: it may be one of a thousand."""
 
-def already_blocked_message(node: BlockedNode) -> str:
+
+def already_blocked_message(node: BlockedNode, owners: Sequence[str] = ()) -> str:
+    """`Node n1 is already blocked until 2026-11-21T18:00:00Z by anna, bob (disk); send …`."""
+    more = f" and {len(owners) - _MAX_OWNERS} more" if len(owners) > _MAX_OWNERS else ""
+    by = f" by {', '.join(owners[:_MAX_OWNERS])}{more}" if owners else ""
     until = "without end" if node.permanent else f"until {format_utc(node.end)}"
     canary = ", with a canary" if node.canary else ""
-    return f"Node {node.id} is already blocked {until}{canary} ({node.cause}){MERGE_HINT}."
+    return f"Node {node.id} is already blocked {until}{canary}{by} ({node.cause}){MERGE_HINT}."
 
 
 def not_blocked_message(node_id: str) -> str:

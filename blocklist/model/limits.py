@@ -334,7 +334,7 @@ def _duration_violations(limits: Limits, current: Draft, proposed: Draft, role: 
         return
     subject, alternative = ("An admin", "force it") if role is Role.ADMIN else ("An operator", "ask an admin")
     if may_be_permanent:
-        alternative = "block it without an end"
+        alternative = "block it for ever (--forever, or no endTimestamp)"
     allowed = exact_duration(longest)
     yield f"{subject} may block for at most {allowed}: end it by {format_utc(latest)} at the latest, or {alternative}."
 

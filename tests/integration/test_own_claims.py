@@ -108,6 +108,12 @@ def test_the_dry_run_names_each_claim(as_person: AsPerson, secured: SecuredInPro
     assert blocked(secured) == {"w1", "w2"}
 
 
+def test_a_conflict_names_the_others(as_person: AsPerson) -> None:
+    done = as_person("carol").run("block", "w1", "-r", "Fan", "-d", "1h")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Conflict: Node w1 is already blocked without end by anna, bob (")
+
+
 def test_a_selector_frees_what_the_caller_blocks(
     secured: SecuredInProcess, as_person: AsPerson, tokens: dict[str, str]
 ) -> None:

@@ -57,6 +57,22 @@ def test_blocking_a_blocked_node_is_refused_with_the_existing_node() -> None:
     assert draft.changes == []
 
 
+def test_a_refusal_names_the_owners_unless_the_author_is_the_only_one() -> None:
+    draft = drafted()
+    draft.block(node("a"), allow_merge=False)
+    draft.block(node("b"), allow_merge=False)
+    with pytest.raises(ConflictError, match=r"^Node a is already blocked without end \(disk\); "):
+        draft.block(node("a"), allow_merge=False)
+    for owner in [f"disk-{number}" for number in range(5)]:
+        draft.put_claim(owner, node("a"))
+    draft.author = Author("bob")
+    with pytest.raises(ConflictError) as refused:
+        draft.block_many({name: (node(name), False) for name in ("a", "b")})
+    a, b = refused.value.lines
+    assert a.startswith("Node a is already blocked without end by ops, disk-0, disk-1, disk-2, disk-3 and 1 more (")
+    assert b.startswith("Node b is already blocked without end by ops (")
+
+
 def test_a_merge_is_one_change_with_the_node_after_it() -> None:
     draft = Draft(tracker_of(node("a", cause="x")), NOW)
     merged = draft.block(node("a", cause="y"), allow_merge=True)
