@@ -18,16 +18,15 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.engine import Connection
 
-from app.engine.handler import BlocklistHandler, Command
-from app.engine.limits import LimitGuard
-from app.store.automatic import AlertEvent, read_events, write_events
+from app.engine.handler import BlocklistHandler, Command, LimitGuard
 from app.store.queries import Topic
 from app.store.store import Store
-from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissal, Dismissals
+from app.store.tables import AlertEvent, read_events, write_events
 from blocklist.model.changes import Author
 from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, LimitError
+from blocklist.model.evidence import AutomaticBlocks, Dismissal, Dismissals
 from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, BlockAction, BlockedNode, node_id_of
 from blocklist.model.roles import Role
 from blocklist.model.tracker import nodes_claimed_by

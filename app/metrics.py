@@ -23,8 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.alertmanager import AlertBlocker, AlertOutcome
-from app.engine.background import TaskHealth
-from app.engine.evidence_blocks import EvidenceBlocker
+from app.engine.background import EvidenceBlocker, TaskHealth
 from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
 from app.listeners.drift import DriftMonitor

@@ -17,12 +17,9 @@ from fastapi import Request
 from app.alertmanager import AlertBlocker
 from app.auth.sessions import Sessions
 from app.auth_setup import make_authenticator
-from app.engine.background import Compactor, TaskHealth, expire_blocks, probe_database
-from app.engine.evidence_blocks import EvidenceBlocker, on_changes
-from app.engine.handler import BlocklistHandler
-from app.engine.limits import LimitGuard
-from app.engine.list_view import LastChanges, ListView, SelectedLists
-from app.engine.table_view import TableView
+from app.engine.background import Compactor, EvidenceBlocker, TaskHealth, expire_blocks, on_changes, probe_database
+from app.engine.handler import BlocklistHandler, LimitGuard
+from app.engine.list_view import LastChanges, ListView, SelectedLists, TableView
 from app.listeners.drift import DriftMonitor
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
 from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
@@ -44,18 +41,17 @@ from app.metrics import (
 )
 from app.net.addresses import Networks
 from app.net.urls import make_senders
-from app.notices.notifier import NoNotices, Notices, Notifier, Target
+from app.notices.notifier import Notifier, Target
 from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
 from app.settings import Settings
 from app.store.database import make_store
 from app.store.queries import LoadedState, Topic
 from app.store.store import Store
 from app.watch import ChangeFeed, StreamQuota
-from blocklist.model.automatic_blocks import AutomaticBlocks, Dismissals
 from blocklist.model.changes import Author, Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
-from blocklist.model.evidence import EvidenceStore
+from blocklist.model.evidence import AutomaticBlocks, Dismissals, EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.names import ConfirmedNodes
@@ -198,11 +194,11 @@ class Service:
         ):
             metrics.register(collector)
 
-    def _make_notices(self, ownership: PushOwnership) -> Notices:
+    def _make_notices(self, ownership: PushOwnership) -> Notifier | None:
         settings, metrics = self.settings, self.metrics
         senders = make_senders(settings.notify_url)
         if not senders:
-            return NoNotices()
+            return None
         nodes = TrackedNodes()
         return Notifier(
             [Target(position, sender, metrics.count_notice) for position, sender in enumerate(senders, 1)],
@@ -225,7 +221,8 @@ class Service:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_finish, "last write of the tokens", self.authenticator.save_used)
             stack.push_async_callback(_finish, "last write of the listeners", self._listener_writer.close)
-            stack.push_async_callback(_finish, "last notices", self._notices.close)
+            if self._notices is not None:
+                stack.push_async_callback(_finish, "last notices", self._notices.close)
             stack.callback(self._change_log.close)
             # Not cancelled: it commits what it has accepted.
             stack.push_async_callback(self._drain, self.task_health.start("changes", self.handler.run))
@@ -261,7 +258,7 @@ class Service:
         }
         if self.nodes_file.is_configured:
             tasks["nodes file"] = self.nodes_file.run
-        if self._notices.is_enabled:
+        if self._notices is not None:
             tasks["notices"] = self._notices.run
         if self.authenticator.enabled:
             tasks |= {"tokens": self.authenticator.run, "sessions": self.sessions.run}
@@ -307,8 +304,9 @@ class Service:
             self.automatic_blocks.apply(changes)
         with isolated("metrics of changes"):
             (self.metrics.count_remote_changes if from_log else self.metrics.count_changes)(changes)
-        with isolated("notices"):
-            self._notices.publish(changes, from_log=from_log)
+        if self._notices is not None:
+            with isolated("notices"):
+                self._notices.publish(changes, from_log=from_log)
         if not (from_log and self.store.replicated):
             with isolated("change log"):
                 self._change_log.write(changes)
@@ -339,8 +337,9 @@ class Service:
                 self.evidence.record_unblock(node_id, dismissal.at)
         with isolated("listeners"):
             self.directory.reset()
-        with isolated("notices"):
-            self._notices.reset()
+        if self._notices is not None:
+            with isolated("notices"):
+                self._notices.reset()
 
 
 @asynccontextmanager

@@ -18,8 +18,7 @@ from app.api.node_status import Prefer, requested_wait, task_managers_on, wait_u
 from app.api.parameters import require_empty_body
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
-from app.engine.handler import Command, Outcome
-from app.engine.limits import DryRunResult
+from app.engine.handler import Command, DryRunResult, Outcome
 from app.service import Service, service_of
 from blocklist.model.changes import Author, ChangeType
 from blocklist.model.draft import Draft

@@ -33,7 +33,6 @@ from app.api.responses import FROM_MEMORY, CompactedProblem, JsonResponse, probl
 from app.engine.handler import Command, Outcome
 from app.requests import MAX_NODE_BODY, MAX_NODES_BODY, ClaimRequest
 from app.service import Service, service_of
-from blocklist.model.automatic_blocks import Dismissal, Dismissals
 from blocklist.model.claims import (
     MAX_OWNER_LENGTH,
     Claims,
@@ -43,6 +42,7 @@ from blocklist.model.claims import (
 )
 from blocklist.model.draft import Draft, PutClaim, not_blocked_message
 from blocklist.model.errors import NotFoundError
+from blocklist.model.evidence import Dismissal, Dismissals
 from blocklist.model.node import MAX_NODES, BlockedNode, check_node_id
 from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json

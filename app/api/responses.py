@@ -19,7 +19,7 @@ from app.engine.handler import CommandFailedError
 from app.listeners.reports import KnownNodes, ReportsTooLargeError, TooManyListenersError
 from app.net.addresses import MisdirectedError
 from app.service import service_of
-from app.store.errors import LockedError
+from app.store.database import LockedError
 from app.store.tables import UnreadableRowError
 from blocklist.model.errors import (
     AmbiguousNodeError,

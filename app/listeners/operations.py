@@ -13,7 +13,7 @@ from app.engine.list_view import ListView
 from app.listeners.replication import ListenerReader, PushOwnership, UnsavedReports
 from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, TooManyListenersError
 from app.listeners.state import ListenerDirectory, ListenerEntry
-from app.store.errors import LockedError
+from app.store.database import LockedError
 from app.store.listeners import ListenerStore, Secret, StoredListener
 from app.watch import ChangeFeed
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError

@@ -12,7 +12,7 @@ from enum import StrEnum
 from queue import Full, Queue
 from threading import Thread
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -190,39 +190,6 @@ CLOSE_SECONDS: Final = 2.0
 """Time in which the last notices are sent when the service stops."""
 
 
-class Notices(Protocol):
-    """What is notified of changes. See Notifier."""
-
-    @property
-    def is_enabled(self) -> bool: ...
-
-    def publish(self, changes: Sequence[Change], *, from_log: bool) -> None: ...
-
-    def reset(self) -> None: ...
-
-    async def run(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class NoNotices:
-    """Without BLOCKLIST_NOTIFY_URL: nothing is kept or sent."""
-
-    is_enabled: Final = False
-
-    def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
-        """Do nothing."""
-
-    def reset(self) -> None:
-        """Do nothing."""
-
-    async def run(self) -> None:
-        """Do nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
-
-
 class Notifier:
     """Belongs to the event loop.
 
@@ -230,8 +197,6 @@ class Notifier:
     that, the one for which `is_first` is true sends notices; it is None while that is uncertain. `on_left_out` is
     called with a number of notices that are not sent.
     """
-
-    is_enabled: Final = True
 
     def __init__(
         self,

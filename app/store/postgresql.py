@@ -47,8 +47,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.logs import isolated
-from app.store.automatic import CommitRows, commit_rows
-from app.store.errors import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
+from app.store.database import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
 from app.store.queries import (
     PROBE_STATEMENTS,
     LogTail,
@@ -60,10 +59,10 @@ from app.store.queries import (
     record_timeline,
 )
 from app.store.store import MAX_TAIL, ClockOffset, OnRemoteChange, Query, Store
-from app.store.tables import automatic_blocks, blocked_nodes, changes, dismissals, log_head
-from blocklist.model.automatic_blocks import NO_BLOCKS, BlockRows
+from app.store.tables import CommitRows, automatic_blocks, blocked_nodes, changes, commit_rows, dismissals, log_head
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import UnavailableError
+from blocklist.model.evidence import NO_BLOCKS, BlockRows
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -25,7 +25,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection, Row
 
-from app.store.automatic import load_blocks, load_dismissals
 from app.store.tables import (
     UnreadableRowError,
     blocked_nodes,
@@ -33,7 +32,9 @@ from app.store.tables import (
     dump_block_claims,
     dump_claims,
     listeners,
+    load_blocks,
     load_claims,
+    load_dismissals,
     load_dismissed,
     log_base,
     log_head,
@@ -43,9 +44,9 @@ from app.store.tables import (
     versions,
     with_canary,
 )
-from blocklist.model.automatic_blocks import AutomaticBlock, Dismissal
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import Claims
+from blocklist.model.evidence import AutomaticBlock, Dismissal
 from blocklist.model.names import Aliases, NameSet, usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 

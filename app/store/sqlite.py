@@ -27,14 +27,21 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from app.store import queries
-from app.store.automatic import CommitRows, commit_rows
-from app.store.database import SchemaError, make_engine, sqlite_path, translating_driver_errors
-from app.store.errors import DAMAGED, DatabaseFileError, sqlite_code, to_unavailable
+from app.store.database import (
+    DAMAGED,
+    DatabaseFileError,
+    SchemaError,
+    make_engine,
+    sqlite_code,
+    sqlite_path,
+    to_unavailable,
+    translating_driver_errors,
+)
 from app.store.queries import PROBE_STATEMENTS, Head, LogTail, StaleError, Topic, log_row, log_tail
 from app.store.store import MAX_TAIL, OnRemoteChange, Query, Store
-from app.store.tables import automatic_blocks, blocked_nodes, changes, dismissals, log_head
-from blocklist.model.automatic_blocks import NO_BLOCKS, BlockRows
+from app.store.tables import CommitRows, automatic_blocks, blocked_nodes, changes, commit_rows, dismissals, log_head
 from blocklist.model.changes import Change, ChangeType
+from blocklist.model.evidence import NO_BLOCKS, BlockRows
 
 log = structlog.get_logger(__name__)
 

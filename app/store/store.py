@@ -13,14 +13,14 @@ from typing import ClassVar, Final, TypeVar
 import structlog
 from sqlalchemy.engine import Connection
 
-from app.store import automatic, listeners, queries, tokens
-from app.store.errors import CircuitBreaker
+from app.store import listeners, queries, tables, tokens
+from app.store.database import CircuitBreaker
 from app.store.listeners import ListenerStore
 from app.store.queries import ALL, ChangeFilter, LoadedState, LoggedNames, LogTail, PastList, Topic
 from app.store.tokens import TokenStore
-from blocklist.model.automatic_blocks import NO_BLOCKS, BlockRows
 from blocklist.model.changes import Change
 from blocklist.model.errors import CompactedError
+from blocklist.model.evidence import NO_BLOCKS, BlockRows
 from blocklist.model.names import Aliases, no_aliases
 
 log = structlog.get_logger(__name__)
@@ -204,7 +204,7 @@ def _list_at(connection: Connection, timestamp: int) -> PastList:
 def _compact(connection: Connection, removable: tuple[int, int] | None, now: int) -> int:
     if not queries.try_compaction_lock(connection):
         return 0
-    automatic.forget_old(connection, now)
+    tables.forget_old(connection, now)
     if removable is None:
         return 0
     number, last = removable

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from app.settings import SettingsError, read_settings
-from app.store.automatic import AlertEvent, read_events
-from blocklist.model.automatic_blocks import MEMORY_MS
+from app.store.tables import AlertEvent, read_events
+from blocklist.model.evidence import MEMORY_MS
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, revision_of

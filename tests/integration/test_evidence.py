@@ -9,7 +9,7 @@ import httpx
 import httpx2
 import pytest
 
-from app.engine.evidence_blocks import RELOADED_CHANGES, RESTART_GRACE_MS
+from app.engine.background import RELOADED_CHANGES, RESTART_GRACE_MS
 from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, FindingKind

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from app.auth.credential import AUTH_DISABLED, Credential
 from app.engine import background
-from app.engine.evidence_blocks import RETRY_MS
+from app.engine.background import RETRY_MS
 from app.engine.list_view import LastChanges, ListView
 from app.http.fast_path import FastRequest
 from app.listeners.push import Pusher

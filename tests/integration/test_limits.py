@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.engine.evidence_blocks import RETRY_MS
+from app.engine.background import RETRY_MS
 from app.main import create_app
 from app.settings import Settings
 from blocklist import BlocklistClient

@@ -25,14 +25,13 @@ from app.alertmanager import (
     parse_post,
     read_alert,
 )
-from app.engine.evidence_blocks import on_changes
-from app.store.automatic import AlertEvent
-from blocklist.model.automatic_blocks import Dismissal
+from app.engine.background import on_changes
+from app.store.tables import AlertEvent
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
-from blocklist.model.evidence import EvidenceStore, Finding, FindingKind
+from blocklist.model.evidence import Dismissal, EvidenceStore, Finding, FindingKind
 from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.body import dump_json

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blocklist.model.automatic_blocks import MAX_NODES, AutomaticBlock, AutomaticBlocks
 from blocklist.model.changes import Author, Snapshot, Source
 from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule
 from blocklist.model.draft import Draft
+from blocklist.model.evidence import MAX_NODES, AutomaticBlock, AutomaticBlocks
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls

@@ -12,7 +12,7 @@ from psycopg import errors
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from app.store.errors import CircuitBreaker, to_unavailable
+from app.store.database import CircuitBreaker, to_unavailable
 from app.store.postgresql import PostgresStore
 from blocklist.model.errors import UnavailableError
 from tests.integration.process import free_port

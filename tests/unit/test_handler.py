@@ -17,11 +17,11 @@ from app.engine.background import TaskHealth
 from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
 from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
-from blocklist.model.automatic_blocks import NO_BLOCKS, AutomaticBlocks, BlockRows
 from blocklist.model.changes import Author, Change, Snapshot
 from blocklist.model.claims import RepeatRule
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, UnavailableError
+from blocklist.model.evidence import NO_BLOCKS, AutomaticBlocks, BlockRows
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.limits import LimitGuard
+from app.engine.handler import LimitGuard
 from app.settings import Settings
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import author_claim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.table_view import MAX_HELD_BACK_MS, TableView
+from app.engine.list_view import MAX_HELD_BACK_MS, TableView
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
