@@ -141,6 +141,12 @@ class BlockRequest(BlockFields):
     allow_merge: Annotated[Flag, Field(description="Merge with an existing block instead of 409.")] = False
 
 
+EXAMPLE_BODY: Final = (
+    """'{"action": "MARK_BLOCKED", "cause": "Hot machine", "endTimestamp": '$(($(date +%s) + 7200))000'}'"""
+)
+"""The body of a PUT, as a shell reads it: a block for two hours. `date -d` would be that of GNU only."""
+
+
 class ClaimRequest(BlockFields):
     """What an owner claims of a node. It replaces the claim that he has."""
 

@@ -30,6 +30,7 @@ from app.auth_setup import check_access, create_admin_token
 from app.http import connection
 from app.http.connection import HttpConnection
 from app.main import HSTS, SECURITY_HEADERS, create_app, unix_millis
+from app.requests import EXAMPLE_BODY
 from app.service import Service
 from app.settings import Settings, SettingsError
 from app.store.database import SchemaError, check_schema, is_postgresql, redacted, sqlite_file_locked, sqlite_path
@@ -166,11 +167,10 @@ def _announce(server: uvicorn.Server, app: FastAPI) -> None:
     if settings.log_format == "json":
         log.info("listening", url=url, data=str(data))
         return
-    block = '{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
     token = "TOKEN" if not settings.admin_token_file else f"$(cat {shlex.quote(settings.admin_token_file)})"
     bearer = f' -H "Authorization: Bearer {token}"' if settings.auth == "tokens" else ""
-    print(f"blocklist listens on {url} and keeps its data in {data}. Try:")
-    print(f"  curl -X PUT{bearer} {url}/blocklist/nodes/worker-17 -d '{block}'", flush=True)
+    print(f"blocklist listens on {url} and keeps its data in {data}. This blocks a node for two hours:")
+    print(f"  curl -X PUT{bearer} {url}/blocklist/nodes/worker-17 -d {EXAMPLE_BODY}", flush=True)
 
 
 # Lifespan: the start and the stop of the app by the ASGI lifespan protocol, with its exceptions passed on.

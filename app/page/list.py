@@ -18,6 +18,7 @@ from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute
 from app.page.history import cause_group
 from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
+from app.requests import EXAMPLE_BODY
 from app.service import Service, service_of
 from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import ACTION_BY_NAME, BlockedNode, TaskCount
@@ -217,7 +218,8 @@ async def _render(request: Request, visitor: Visitor, template: str) -> Response
         if list_filter.group
         else list_page(service, list_filter)
     )
-    return render_page(request, template, visitor, listing=listing, base=str(request.base_url).rstrip("/"))
+    base = str(request.base_url).rstrip("/")
+    return render_page(request, template, visitor, listing=listing, base=base, example=EXAMPLE_BODY)
 
 
 # The share of the cluster in the header, which the page reloads after a change.

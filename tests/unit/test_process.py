@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import resource
+import shutil
+import subprocess
+import time
 
 import pytest
 from structlog.testing import capture_logs
 
+from app.requests import EXAMPLE_BODY, BlockRequest
 from app.server import RECOMMENDED_FILES, raise_nofile_limit
 
 
@@ -26,3 +30,12 @@ def test_a_low_limit_of_open_files_is_a_warning(hard: int, warnings: int, monkey
     with capture_logs() as logs:
         raise_nofile_limit()
     assert len(logs) == warnings
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh"])
+def test_the_example_that_is_printed_blocks_for_two_hours(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    body = subprocess.run([shell, "-c", f"printf %s {EXAMPLE_BODY}"], capture_output=True, text=True, check=True).stdout
+    request = BlockRequest.model_validate_json(body)
+    assert request.end_timestamp / 1000 - time.time() == pytest.approx(7200, abs=60)
