@@ -1,4 +1,7 @@
 # The service is the last stage; `--target spark` is a Spark with the agent, for the compose file.
+# With `--build-arg JAR=given` the jar of the checkout, from `make jar`, is used; otherwise it is compiled.
+ARG JAR=compiled
+
 FROM python:3.13-slim AS pyspark
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -8,7 +11,7 @@ RUN apt-get update \
 COPY requirements/spark.txt /tmp/
 RUN pip install --no-cache-dir --require-hashes -r /tmp/spark.txt
 
-FROM pyspark AS jar
+FROM pyspark AS compiled
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends default-jdk-headless \
@@ -19,12 +22,22 @@ COPY blocklist/__init__.py blocklist/
 COPY spark-agent spark-agent
 RUN mkdir blocklist/spark \
     && python spark-agent/build.py
+
+FROM scratch AS given
+COPY blocklist/spark/blocklist-spark.jar /srv/blocklist/spark/
+
+# hadolint ignore=DL3006
+FROM ${JAR} AS jar
+
+FROM pyspark AS agent
+WORKDIR /srv
 COPY blocklist blocklist
+COPY --from=jar /srv/blocklist/spark/blocklist-spark.jar blocklist/spark/
 # Files have the modes of the checkout, which may be those of its user alone.
 RUN chmod -R a+rX blocklist
 
 FROM pyspark AS spark
-COPY --from=jar /srv/blocklist /srv/blocklist
+COPY --from=agent /srv/blocklist /srv/blocklist
 # Spark keeps the folders of applications there; without it, in the folder where it is installed.
 ENV PYTHONPATH=/srv \
     SPARK_NO_DAEMONIZE=1 \
@@ -34,21 +47,25 @@ USER 8225
 
 FROM python:3.13-slim AS build
 COPY requirements/service.txt /tmp/
-RUN python -m venv /venv \
-    && /venv/bin/pip install --no-cache-dir --require-hashes -r /tmp/service.txt
+RUN python -m venv --without-pip /venv \
+    && pip --python /venv/bin/python install --no-cache-dir --no-compile --require-hashes -r /tmp/service.txt \
+    && /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /venv/lib
 WORKDIR /srv
-COPY --from=jar /srv/blocklist blocklist
+COPY blocklist blocklist
+COPY --from=jar /srv/blocklist/spark/blocklist-spark.jar blocklist/spark/
 COPY app app
 COPY migrations migrations
-# Compiled modules: the service cannot write them, and without them a start takes three times as long.
+# Compiled modules: the service cannot write them, and without them a start takes three times as long. They are valid
+# without the times of their sources, which a build may change.
 RUN chmod -R a+rX . \
-    && /venv/bin/python -m compileall -q app blocklist migrations
+    && /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash app blocklist migrations
 
 FROM python:3.13-slim
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
-    && rm -rf /var/lib/apt/lists/* \
+    && apt-get clean \
+    && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
     && useradd --system --uid 8224 --home-dir /srv blocklist \
     && install --directory --owner blocklist --mode 750 /data \
     && printf '#!/bin/sh\nexec python -m blocklist.cli "$@"\n' > /usr/local/bin/blocklist \

@@ -128,11 +128,29 @@ soak-claims: $(VENV)/dev.stamp
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-.PHONY: release release-tag test-postgresql
+.PHONY: release release-tag publish image test-postgresql
 
-# Into dist/: wheel and sdist, jar, chart, bill of materials, checksums. From a checkout without changes.
+# Into dist/: wheel and sdist, jar, chart, image, bill of materials, checksums. From a checkout without changes.
 release: jar
-	$(BIN)/python -m release
+	$(BIN)/python -m release $(ARGS)
+
+# The image alone, in dist/, with Debian's podman and without a registry; as root on Debian, what is missing is installed.
+# `ARGS="--target spark"`: that of the compose file's Spark, which stays in the cache.
+image: jar
+	@$(BIN)/python -m release.image $(ARGS)
+
+# Signs and publishes what `make release` built: release.yml runs it, where docker, cosign and gh are logged in. IMAGE is
+# the image's place, such as ghcr.io/OWNER/NAME. What the Python index takes is in packages/ afterwards.
+publish: VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' blocklist/__init__.py)
+publish:
+	cosign sign-blob --yes --bundle dist/SHA256SUMS.sigstore.json dist/SHA256SUMS
+	docker load --input dist/blocklist-$(VERSION)-image.tar
+	docker tag localhost/blocklist:$(VERSION) $(IMAGE):$(VERSION)
+	docker push $(IMAGE):$(VERSION)
+	cosign sign --yes "$$(docker inspect --format '{{index .RepoDigests 0}}' $(IMAGE):$(VERSION))"
+	gh release create v$(VERSION) dist/* --title v$(VERSION) --notes-file CHANGELOG.md
+	mkdir packages
+	cp dist/*.whl dist/*.tar.gz packages
 
 # Before a release is published: the tag must name the version.
 release-tag: $(VENV)/dev.stamp

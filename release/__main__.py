@@ -18,6 +18,8 @@ from typing import Final
 import yaml  # type: ignore[import-untyped]
 
 from blocklist import __version__
+from release import image
+from tests.debian import MissingError
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DIST: Final = ROOT / "dist"
@@ -42,6 +44,8 @@ def main() -> int:
         shutil.copyfile(JAR, DIST / f"blocklist-spark-{__version__}.jar")
         (DIST / f"blocklist-{__version__}.tgz").write_bytes(chart(int(os.environ["SOURCE_DATE_EPOCH"])))
         build_sbom()
+        if "--without-image" not in sys.argv[1:]:
+            build_image()
         (DIST / "SHA256SUMS").write_text(checksums(), encoding="utf-8")
     except ReleaseError as error:
         print(f"make release: {error}", file=sys.stderr)
@@ -112,6 +116,15 @@ def build_sbom() -> None:
     # pyproject.toml takes the version from the package, which the program does not read.
     document["metadata"]["component"]["version"] = __version__
     target.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def build_image() -> None:
+    """Raises ReleaseError."""
+    try:
+        podman = image.Podman()
+        image.save(podman, image.build(podman), DIST / f"blocklist-{__version__}-image.tar")
+    except (image.PodmanError, MissingError) as error:
+        raise ReleaseError(f"{error}\n`make release ARGS=--without-image` builds all but the image") from None
 
 
 def checksums() -> str:

@@ -23,6 +23,7 @@ HEAVY: Final = (
     "yarn",
     "browser",
     "docs",
+    "release",
     "chaos",
     "conformance",
     "claims_soak",

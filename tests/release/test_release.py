@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,61 +13,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import httpx
-import pytest
 import yaml  # type: ignore[import-untyped]
 
 from blocklist import __version__
-from blocklist.spark.jar import jar_path
 from tests.integration.process import ROOT, free_port, wait_until
-
-WHEEL: Final = f"blocklist-{__version__}-py3-none-any.whl"
-SECONDS: Final = 300
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, without anything of this checkout in its environment."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("BLOCKLIST_", "PYTHON"))}
-    return subprocess.run(
-        command, cwd=cwd, env=own | environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-
-
-def succeed(*command: str | Path, cwd: Path) -> str:
-    done = run(*command, cwd=cwd)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone of the last commit with a jar, as `make jar` leaves it."""
-    folder = tmp_path_factory.mktemp("release") / "clone"
-    succeed("git", "clone", "--quiet", f"file://{ROOT}", folder, cwd=ROOT)
-    jar = jar_path()
-    shutil.copyfile(jar, folder / jar.relative_to(ROOT))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def dist(clone: Path) -> Path:
-    succeed(sys.executable, "-m", "release", cwd=clone)
-    return clone / "dist"
-
-
-@pytest.fixture(scope="module")
-def venv(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and what its service needs, in the versions of the lock file."""
-    folder = tmp_path_factory.mktemp("venv")
-    uv = (sys.executable, "-m", "uv")
-    succeed(*uv, "venv", "--quiet", "--allow-existing", folder, cwd=folder)
-    versions = re.findall(r"^([\w.\[\]-]+==\S+)", (ROOT / "requirements/service.txt").read_text(), re.MULTILINE)
-    (folder / "versions.txt").write_text("\n".join(versions))
-    install = (*uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python")
-    succeed(*install, "-c", folder / "versions.txt", f"{dist / WHEEL}[service]", cwd=folder)
-    return folder
+from tests.release.conftest import WHEEL, run, succeed
 
 
 @contextmanager
@@ -112,6 +63,7 @@ def test_the_checksums_are_those_of_all_files(dist: Path) -> None:
         f"blocklist-{__version__}.tar.gz",
         f"blocklist-{__version__}.tgz",
         f"blocklist-{__version__}.cdx.json",
+        f"blocklist-{__version__}-image.tar",
         f"blocklist-spark-{__version__}.jar",
     }
 

@@ -1,0 +1,145 @@
+"""The image of `make release`, loaded from its file, and run read-only without capabilities."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from blocklist import __version__
+from release.image import Podman
+from tests.integration.process import free_port, wait_until
+
+RESTRICTED: Final = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+STOP_SECONDS: Final = 5
+"""A tenth of what orchestrators wait, on a busy machine too."""
+
+
+@pytest.fixture(scope="module")
+def podman() -> Podman:
+    return Podman()
+
+
+@pytest.fixture(scope="module")
+def image(podman: Podman, dist: Path) -> str:
+    loaded = podman.run("load", "--quiet", "--input", dist / f"blocklist-{__version__}-image.tar")
+    assert f"localhost/blocklist:{__version__}" in loaded
+    return podman.run("inspect", "--format={{.Id}}", f"localhost/blocklist:{__version__}")
+
+
+@pytest.fixture
+def volume(podman: Podman) -> Iterator[str]:
+    name = f"blocklist-test-{secrets.token_hex(4)}"
+    podman.run("volume", "create", name)
+    yield name
+    podman.run("volume", "rm", name)
+
+
+@contextmanager
+def running(podman: Podman, image: str, *command: str, options: tuple[str, ...] = ()) -> Iterator[str]:
+    """A container; its name."""
+    name = f"blocklist-test-{secrets.token_hex(4)}"
+    try:
+        podman.run("run", "--detach", f"--name={name}", *RESTRICTED, *options, image, *command)
+        yield name
+    finally:
+        podman.call("rm", "--force", "--volumes", "--time=0", name)
+
+
+def stop(podman: Podman, name: str) -> tuple[int, float]:
+    """Its exit code, and the seconds until it had ended."""
+    begun = time.monotonic()
+    podman.run("stop", "--time=30", name)
+    return int(podman.run("inspect", "--format={{.State.ExitCode}}", name)), time.monotonic() - begun
+
+
+def wait_until_healthy(podman: Podman, name: str) -> None:
+    """By the check of the image, which podman without systemd does not run by itself."""
+
+    def healthy() -> bool:
+        assert podman.run("inspect", "--format={{.State.Running}}", name) == "true", podman.call("logs", name).stderr
+        return podman.call("healthcheck", "run", name).returncode == 0
+
+    wait_until(healthy)
+
+
+def test_the_service_in_the_image_starts_blocks_restarts_and_stops(podman: Podman, image: str, volume: str) -> None:
+    port = free_port()
+    options = (f"--volume={volume}:/data", f"--publish=127.0.0.1:{port}:8224")
+    with running(podman, image, options=options) as name:
+        wait_until_healthy(podman, name)
+        podman.run("exec", name, "blocklist", "block", "w-1", "-r", "Hot")
+        token = podman.run("exec", name, "cat", "/data/admin.token")
+        url, headers = f"http://127.0.0.1:{port}/blocklist", {"Authorization": f"Bearer {token}"}
+        assert list(httpx.get(url, headers=headers, trust_env=False).json()) == ["w-1"]
+        assert httpx.get(url, trust_env=False).status_code == 401
+        _check_rights(podman.run("inspect", "--format={{.State.Pid}}", name))
+        podman.run("restart", name)
+        wait_until_healthy(podman, name)
+        assert "w-1" in podman.run("exec", name, "blocklist", "list")
+        code, seconds = stop(podman, name)
+        assert (code, seconds < STOP_SECONDS) == (0, True), seconds
+    # As after an upgrade: another container with the same volume.
+    with running(podman, image, options=options[:1]) as name:
+        wait_until_healthy(podman, name)
+        assert "w-1" in podman.run("exec", name, "blocklist", "list")
+
+
+def _check_rights(pid: str) -> None:
+    """What the first process may do, as its kernel sees it."""
+    text = Path("/proc", pid, "status").read_text()
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    assert status["Uid"].split() == ["8224"] * 4
+    assert (status["CapEff"], status["CapBnd"], status["NoNewPrivs"]) == ("0" * 16, "0" * 16, "1")
+
+
+@pytest.mark.parametrize("seconds", [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2])
+def test_a_stop_at_any_moment_of_the_start_ends_it(podman: Podman, image: str, seconds: float) -> None:
+    with running(podman, image) as name:
+        time.sleep(seconds)
+        code, taken = stop(podman, name)
+        assert code in (0, 143), podman.call("logs", name).stderr
+        assert taken < STOP_SECONDS
+
+
+def test_a_stop_reaches_every_other_command(podman: Podman, image: str) -> None:
+    """As process 1, none of these would get a signal that it does not handle."""
+    for command in (("sleep", "infinity"), ("python", "-c", "import time; time.sleep(999)")):
+        with running(podman, image, *command) as name:
+            assert stop(podman, name)[1] < STOP_SECONDS
+
+
+def test_the_image_says_what_it_is(podman: Podman, image: str) -> None:
+    (inspected,) = json.loads(podman.run("inspect", image))
+    config: dict[str, Any] = inspected["Config"]
+    assert config["Labels"]["org.opencontainers.image.version"] == __version__
+    assert (config["User"], list(config["Volumes"])) == ("8224", ["/data"])
+    assert "readyz" in json.dumps(inspected["Healthcheck"])
+    assert podman.run("run", "--rm", image, "blocklist", "--version") == f"blocklist {__version__}"
+
+
+def test_its_user_can_read_all_modules_and_they_are_compiled(podman: Podman, image: str) -> None:
+    """Built from a checkout that only its user can read. A hash-based .pyc is valid whatever time its source has."""
+    assert podman.run("run", "--rm", image, "find", "/srv", "/venv", "!", "-readable") == ""
+    found = podman.run("run", "--rm", image, "python", "-c", _COMPILED)
+    assert found.splitlines() == ["app", "blocklist", "migrations", "uvicorn", "0"]
+
+
+_COMPILED: Final = """
+import importlib.util, pathlib
+missing = 0
+for name in ("app", "blocklist", "migrations", "uvicorn"):
+    folder = pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
+    print(name)
+    for source in folder.rglob("*.py"):
+        compiled = pathlib.Path(importlib.util.cache_from_source(str(source)))
+        missing += not compiled.exists() or compiled.read_bytes()[4:8] != b"\\1\\0\\0\\0"
+print(missing)
+"""
