@@ -7,6 +7,7 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from app.store.store import Store
 from app.store.tables import UnreadableRowError, log_once
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError, UnavailableError
+from blocklist.model.node import ALL_LISTENERS, AppliedBy
 from blocklist.wire.body import dump_json
 from blocklist.wire.changes import change_body, dump_snapshot
 
@@ -511,3 +513,13 @@ def wait_seconds(prefer: Iterable[str]) -> int | None:
         if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
             return min(int(match[1] or match[2]), MAX_WAIT)
     return None
+
+
+def applied_by(prefer: Iterable[str]) -> AppliedBy:
+    """The first valid `applied-by=95%` or `applied-by=managers` in Prefer headers; all listeners if there is none."""
+    for preference in ",".join(prefer).split(","):
+        name, _, value = preference.partition(";")[0].partition("=")
+        if name.strip().lower() == "applied-by":
+            with suppress(ValueError):
+                return AppliedBy.parse(value.strip().strip('"'))
+    return ALL_LISTENERS

@@ -14,7 +14,7 @@ from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator
 
 from app.api.authentication import ClaimsOperator, author
-from app.api.node_status import Prefer, requested_wait, task_managers_on, wait_until_applied
+from app.api.node_status import Prefer, Wait, requested_wait, task_managers_on, wait_until_applied
 from app.api.parameters import require_empty_body
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
@@ -52,6 +52,14 @@ Strict = Annotated[
     Query(description="`true`: refuse a node that is not blocked and that no live listener reports."),
 ]
 
+Replace = Annotated[
+    Literal["true", "false"],
+    Query(
+        description="`true`: where a node is blocked, replace the caller's own claim, which may make it shorter or"
+        " weaker, or add one; claims of other owners stay. `allowMerge` is ignored."
+    ),
+]
+
 
 def require_known(service: Service, node_ids: Collection[str], command: Command[T], *, strict: bool) -> Command[T]:
     """The command; if `strict`, made to raise UnknownNodeError for a node that is neither known nor blocked.
@@ -84,7 +92,7 @@ class RequestedChange:
     request: Request
     principal: Principal
     author: Author
-    wait: int | None
+    wait: Wait | None
     dry_run: bool
     strict: bool = False
 

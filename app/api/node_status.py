@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 from fastapi import APIRouter, Header, Request, Response
 
@@ -15,13 +15,13 @@ from app.api.authentication import REQUIRE_READER, slots_of
 from app.api.parameters import MinRevision, NodeId
 from app.api.responses import JsonResponse, problem_responses
 from app.engine.handler import Outcome
-from app.listeners.state import ListenerEntry
+from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.service import Service, service_of
-from app.watch import run_until_disconnect, wait_seconds
+from app.watch import applied_by, run_until_disconnect, wait_seconds
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.listener import ListenerRole
-from blocklist.model.node import BlockedNode, BlockState, TaskCount, block_state
+from blocklist.model.node import ALL_LISTENERS, AppliedBy, BlockedNode, BlockState, TaskCount, block_state
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.listeners import NodeStatusBody
 from blocklist.wire.nodes import repeat_body
@@ -146,29 +146,42 @@ Prefer = Annotated[
     list[str] | None,
     Header(
         description="`wait=N`: respond when all live listeners have applied or refused it, or after N seconds"
-        " (maximum 60)."
+        " (maximum 60). With `applied-by=95%` as well, when that share of them has applied it; with"
+        " `applied-by=managers`, when the ResourceManagers have, and only they are counted."
     ),
 ]
 
 
-async def requested_wait(request: Request, prefer: list[str] | None) -> int | None:
-    """N of `Prefer: wait=N`, or None. Raises UnavailableError if the client has too many waiting requests."""
+class Wait(NamedTuple):
+    """How long the response to a change may wait, and for whom."""
+
+    seconds: int
+    by: AppliedBy = ALL_LISTENERS
+
+    @property
+    def role(self) -> ListenerRole | None:
+        return ListenerRole.RESOURCE_MANAGER if self.by.managers else None
+
+
+async def requested_wait(request: Request, prefer: list[str] | None) -> Wait | None:
+    """What `Prefer` asks, or None. Raises UnavailableError if the client has too many waiting requests."""
     seconds = wait_seconds(prefer or [])
-    if seconds is not None:
-        await slots_of(request)  # reject before anything is changed
-    return seconds
+    if seconds is None:
+        return None
+    await slots_of(request)  # reject before anything is changed
+    return Wait(seconds, applied_by(prefer or []))
 
 
 async def wait_until_applied(
-    request: Request, outcome: Outcome[Any], nodes: Collection[BlockedNode], seconds: int | None
+    request: Request, outcome: Outcome[Any], nodes: Collection[BlockedNode], wait: Wait | None
 ) -> list[tuple[bytes, bytes]]:
-    """Wait at most `seconds` until all live listeners have applied or refused the change of these nodes.
+    """Wait until the live listeners that `wait` asks for have applied the change of these nodes, or none is pending.
 
     `nodes` are as the change left them, or found them.
 
     Returns headers with the result. Raises UnavailableError if a new history begins: the change may be lost.
     """
-    if seconds is None:
+    if wait is None:
         return []
     service, revision = service_of(request), outcome.revision
     directory, feed = service.directory, service.feed
@@ -177,10 +190,10 @@ async def wait_until_applied(
         await service.registry.refresh()
 
     def settled() -> bool:
-        return feed.closed or feed.history != history or not directory.any_pending(revision, node_ids)
+        return feed.closed or feed.history != history or _is_applied(directory, revision, node_ids, wait)
 
     with await slots_of(request):
-        await run_until_disconnect(request.receive, directory.acks.wait_for(settled, seconds))
+        await run_until_disconnect(request.receive, directory.acks.wait_for(settled, wait.seconds))
     current = await _is_current(service)
     if feed.history != history:
         raise UnavailableError(
@@ -188,7 +201,8 @@ async def wait_until_applied(
             " node, and send the change again if it is missing.",
             retry_after=1,
         )
-    progress = directory.progress(revision, node_ids) if current else directory.unknown_progress()
+    role = wait.role
+    progress = directory.progress(revision, node_ids, role) if current else directory.unknown_progress(role)
     later, blocked = await _changes_since(service, revision), service.view.tracker.blocked(service.clock())
     superseded = superseded_nodes(nodes, outcome.changes, later, blocked)
     named = {
@@ -197,12 +211,22 @@ async def wait_until_applied(
         b"blocklist-not-here": progress.not_here,
         b"blocklist-superseded": superseded,
     }
+    by = "" if wait.by == ALL_LISTENERS else f", applied-by={wait.by}"
     return [
-        (b"preference-applied", b"wait=%d" % seconds),
+        (b"preference-applied", b"wait=%d%b" % (wait.seconds, by.encode())),
         # A listener that has acknowledged a later change that reverses this one does not have it in force.
         (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.total)),
         *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
     ]
+
+
+def _is_applied(directory: ListenerDirectory, revision: int, node_ids: Collection[str], wait: Wait) -> bool:
+    """Whether those that are waited for have applied the change, or cannot any more, as too many refuse it."""
+    if wait.by == ALL_LISTENERS:
+        return not directory.any_pending(revision, node_ids)
+    progress = directory.progress(revision, node_ids, wait.role)
+    still_possible = wait.by.is_met(progress.applied + len(progress.pending), progress.total)
+    return not still_possible or wait.by.is_met(progress.applied, progress.total)
 
 
 class _Strength(IntEnum):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api.authentication import REQUIRE_READER
-from app.api.change import Blocking, Freeing, RequestedChange, remove_claim, require_known
+from app.api.change import Blocking, Freeing, Replace, RequestedChange, remove_claim, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
@@ -97,7 +97,7 @@ ReadSelector = Annotated[Selector | None, Depends(_of_read)]
 
 
 def block_selected(
-    service: Service, selector: Selector, block: BlockRequest, *, strict: bool
+    service: Service, selector: Selector, block: BlockRequest, *, strict: bool, replace: bool = False
 ) -> Command[dict[str, BlockedNode]]:
     """The command that blocks all nodes that are selected when it runs; if `strict`, only by labels that exist.
 
@@ -112,7 +112,8 @@ def block_selected(
         if strict:
             selection.require_known_labels()
         selected = selection.require_nodes(MAX_NODES)
-        return draft.block_many({node_id: (block.node(node_id, now), block.allow_merge) for node_id in selected})
+        nodes = {node_id: (block.node(node_id, now), block.allow_merge) for node_id in selected}
+        return draft.block_many(nodes, replace_own=replace)
 
     return run
 
@@ -183,8 +184,8 @@ router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 
 # Access to an enum member is a Python call, so do it once.
 _CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
-_BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict"))
-_BLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "selector"))
+_BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "replace"))
+_BLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "replace", "selector"))
 _UNBLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "selector", "owner"))
 _UNBLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "owner"))
 OnlyOwn = Annotated[
@@ -251,11 +252,15 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     },
     openapi_extra=_ONE_NODE_BODY,
 )
-async def put_node(request: Request, node_id: NodeId, change: Blocking) -> Response:
-    """Block a node (201). If it is already blocked: with `allowMerge`, merge the two blocks (202); without it, 409."""
+async def put_node(request: Request, node_id: NodeId, change: Blocking, replace: Replace = "false") -> Response:
+    """Block a node (201). If it is already blocked: with `allowMerge`, merge the two blocks (202); without it, 409.
+
+    With `replace=true` the caller's own claim becomes this block, also a shorter or weaker one (202).
+    """
     change.principal.check_may_block()
     service = change.service
-    command = block_command(node_id, await read_body(request, MAX_NODE_BODY), service.clock())
+    body = await read_body(request, MAX_NODE_BODY)
+    command = block_command(node_id, body, service.clock(), replace=replace == "true")
 
     def respond(outcome: Outcome[BlockedNode]) -> Response:
         status, body = block_response(service, outcome)
@@ -268,11 +273,11 @@ async def put_node(request: Request, node_id: NodeId, change: Blocking) -> Respo
     )
 
 
-def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
-    """The command for a PUT of one node. Raises InvalidError."""
+def block_command(node_id: str, body: bytes, now: int, *, replace: bool = False) -> Command[BlockedNode]:
+    """The command for a PUT of one node; with `replace`, of the caller's own claim on it. Raises InvalidError."""
     block = BlockRequest.parse(parse_json(body))
     node = block.node(node_id, now)
-    return lambda draft: draft.block(node, allow_merge=block.allow_merge)
+    return lambda draft: draft.block(node, allow_merge=block.allow_merge, replace_own=replace)
 
 
 def several_warning(service: Service, node_id: str) -> list[tuple[bytes, bytes]]:
@@ -300,13 +305,13 @@ def block_response(service: Service, outcome: Outcome[BlockedNode]) -> tuple[HTT
     },
     openapi_extra=_NODES_BODY,
 )
-async def put_nodes(change: Blocking, selector: OptionalSelector = None) -> Response:
+async def put_nodes(change: Blocking, selector: OptionalSelector = None, replace: Replace = "false") -> Response:
     """Block up to 1,000 nodes in one transaction: all or none. Each gets a revision, in the order of the body.
 
     With `selector` the body is that of one node, and blocks all nodes that are selected at the moment of the change.
     """
     change.principal.check_may_block()
-    service, command = change.service, await _block_many_command(change, selector)
+    service, command = change.service, await _block_many_command(change, selector, replace == "true")
     response = await change.answer_with(command, _values, lambda outcome: _nodes_body(service, outcome))
     response.raw_headers.extend(warnings_of(service, selector))
     return response
@@ -316,13 +321,17 @@ def _values(nodes: dict[str, BlockedNode]) -> Collection[BlockedNode]:
     return nodes.values()
 
 
-async def _block_many_command(change: RequestedChange, selector: Selector | None) -> Command[dict[str, BlockedNode]]:
+async def _block_many_command(
+    change: RequestedChange, selector: Selector | None, replace: bool
+) -> Command[dict[str, BlockedNode]]:
     service = change.service
     if selector is not None:
         block = BlockRequest.parse(parse_json(await read_body(change.request, MAX_NODE_BODY)))
-        return block_selected(service, selector, block, strict=change.strict)
+        return block_selected(service, selector, block, strict=change.strict, replace=replace)
     nodes = parse_nodes(await read_body(change.request, MAX_NODES_BODY), service.clock())
-    return require_known(service, nodes.keys(), lambda draft: draft.block_many(nodes), strict=change.strict)
+    return require_known(
+        service, nodes.keys(), lambda draft: draft.block_many(nodes, replace_own=replace), strict=change.strict
+    )
 
 
 @router.delete(

@@ -344,7 +344,3 @@ class _Wait(NamedTuple):
     seconds: int
     slots: ClientSlots
     timer: asyncio.TimerHandle
-
-
-def _wait_seconds(fields: Fields) -> int | None:
-    return wait_seconds([fields[b"Prefer"].decode("latin-1")]) if b"Prefer" in fields else None

@@ -340,10 +340,10 @@ class ListenerDirectory:
     def _forget_lowest_confirmed(self) -> None:
         self._lowest_confirmed = None
 
-    def progress(self, revision: int, node_ids: Collection[str]) -> ChangeProgress:
-        """Which live listeners have applied the change of these nodes at `revision`."""
+    def progress(self, revision: int, node_ids: Collection[str], role: ListenerRole | None = None) -> ChangeProgress:
+        """Which live listeners, all or those of a role, have applied the change of these nodes at `revision`."""
         refused, pending, not_here, total = list[str](), list[str](), list[str](), 0
-        for entry in sorted(self.live(), key=lambda entry: entry.id):
+        for entry in self._live_of(role):
             settled = _is_settled(entry, revision, node_ids)
             states = {entry.state_of(revision, node_id) for node_id in node_ids} if settled else set()
             if states == {BlockState.NOT_HERE}:
@@ -356,9 +356,13 @@ class ListenerDirectory:
                 refused.append(entry.id)
         return ChangeProgress(total=total, refused=refused, pending=pending, not_here=not_here)
 
-    def unknown_progress(self) -> ChangeProgress:
+    def _live_of(self, role: ListenerRole | None) -> list[ListenerEntry]:
+        """The live listeners, all or those of a role, sorted by id."""
+        return sorted((it for it in self.live() if role in (None, it.listener.role)), key=lambda entry: entry.id)
+
+    def unknown_progress(self, role: ListenerRole | None = None) -> ChangeProgress:
         """If it is unknown which registrations are current: none of the live listeners is known to have applied it."""
-        live = sorted(entry.id for entry in self.live())
+        live = [entry.id for entry in self._live_of(role)]
         return ChangeProgress(total=len(live), refused=[], pending=live, not_here=[])
 
     def resource_managers_applied(self, revision: int) -> bool:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.environment import connect, default_duration, print_context, service_now, service_now_for_change
-from blocklist.cli.messages import confirm, outcome_unknown, report_unknown_outcome
+from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm, outcome_unknown
 from blocklist.cli.options import blocked_nodes, known_nodes
-from blocklist.cli.output import print_message, print_stderr
+from blocklist.model.claims import claim_of, default_owner
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
 from blocklist.model.names import NameSet, several_message
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode, merge
 
 if TYPE_CHECKING:
     from blocklist.client.answers import AppliedCount, BlockNodesResult
@@ -42,67 +42,87 @@ def block(
     forever: options.Forever = False,
     evacuate: options.Evacuate = False,
     merge: options.Merge = False,
+    replace_own: options.Replace = False,
     wait: options.Wait = None,
+    wait_for: options.WaitFor = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
     force_reason: options.ForceReason = None,
     strict: options.Strict = False,
+    output: options.ChangeFormat = ChangeOutput.TEXT,
 ) -> None:
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
+    if merge and replace_own:
+        raise typer.BadParameter("give only one of --merge and --replace.")
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
     forced = options.reason_to_force(force, force_reason, reason)
-    with connect() as client:
-        node_ids = known_nodes(client, node, selector)
+    by = options.waited_for(wait, wait_for)
+    with ChangeReport("block", output, dry_run=dry_run) as report, connect() as client:
+        report.names = node_ids = known_nodes(client, node, selector)
         if not dry_run:
             print_context(client)
         now = service_now_for_change(client, asks=until is None and not forever)
-        with report_unknown_outcome(dry_run):
+        with report.sending():
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
             spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
             if dry_run:
-                check = partial(client.dry_run_block, force=forced, strict=strict)
-                print_dry_run_block(ensure_blocked(spec, node_ids, check, _merging(check, merge)), now)
-            else:
-                send = partial(client.block_nodes, force=forced, strict=strict, wait=wait)
-                result = ensure_blocked(spec, node_ids, send, _merging(send, merge))
-                _report_block(client, spec, result, node_ids, wait)
+                check = partial(client.dry_run_block, replace_own=replace_own, force=forced, strict=strict)
+                report_dry_run_block(report, ensure_blocked(spec, node_ids, check, _merging(check, merge)), now)
+                return
+            send = partial(
+                client.block_nodes, replace_own=replace_own, force=forced, strict=strict, wait=wait, applied_by=by
+            )
+            result = ensure_blocked(spec, node_ids, send, _merging(send, merge))
+            if replace_own:
+                _report_replaced(client, report, result.response, spec)
+            report_block(report, result, node_ids, spec.start)
+            if wait is not None:
+                _report_waited(client, report, spec, result, wait, by)
 
 
 def unblock(
     node: options.BlockedNodes = None,
     selector: options.Selector = None,
     wait: options.Wait = None,
+    wait_for: options.WaitFor = None,
     dry_run: options.DryRun = False,
     all_owners: options.AllOwners = False,
     yes: options.Yes = False,
+    output: options.ChangeFormat = ChangeOutput.TEXT,
 ) -> None:
     """Unblock nodes before their end, one after the other. Blocks by other owners stay, without --all-owners."""
-    with connect() as client:
-        node_ids = blocked_nodes(client, node, selector)
+    by = options.waited_for(wait, wait_for)
+    with ChangeReport("unblock", output, dry_run=dry_run) as report, connect() as client:
+        report.names = node_ids = blocked_nodes(client, node, selector)
         # Without authentication everybody is one owner.
         own = client.whoami()[0]
         only_own = own is not None and not all_owners
         if dry_run:
-            show = partial(_dry_run_unblock, client, own, only_own)
-            _exit_if_not_all(for_each(node_ids, show))
+            show = partial(_dry_run_unblock, client, report, own, only_own)
+            _exit_if_not_all(for_each(report, node_ids, show))
             return
         print_context(client)
-        if own is not None and all_owners and not yes:
-            _confirm_all_owners(client, own, node_ids)
-        with report_unknown_outcome(dry_run):
-            _unblock(client, node_ids, wait, only_own)
+        if own is not None and all_owners:
+            _name_other_owners(client, report, own, node_ids, ask=not yes)
+        with report.sending():
+            _unblock(client, report, node_ids, _WaitOptions(wait, by), only_own)
 
 
-def _confirm_all_owners(client: BlocklistClient, own: str, node_ids: Sequence[str]) -> None:
-    """Ask if others than `own`, the caller, block one of the nodes. Raises Exit with code 1 without the answer yes."""
+def _name_other_owners(
+    client: BlocklistClient, report: ChangeReport, own: str, node_ids: Sequence[str], *, ask: bool
+) -> None:
+    """Name the others than `own`, the caller, who block one of the nodes. Raises Exit with code 1 if the answer is no.
+
+    Without `ask` there is no question.
+    """
     claims_on = {node_id: _claims(client, node_id) for node_id in node_ids}
     others = {node: claims for node, claims in claims_on.items() if any(claim.owner != own for claim in claims)}
     if not others:
         return
     now = service_now(client)
-    for node_id, claims in others.items():
-        print_stderr(f"{node_id} is blocked by {messages.claims_message(claims, now)}")
-    confirm("Remove the claims of all owners?")
+    report.note(*(f"{name} is blocked by {messages.claims_message(claims, now)}" for name, claims in others.items()))
+    if ask:
+        confirm("Remove the claims of all owners?", report.note)
 
 
 def _claims(client: BlocklistClient, node_id: str) -> list[Claim]:
@@ -116,29 +136,30 @@ def _merging(send: Callable[..., R], merge: bool) -> Callable[[list[BlockedNode]
     return partial(send, allow_merge=True) if merge else None
 
 
-def _report_block(
+def _report_waited(
     client: BlocklistClient,
+    report: ChangeReport,
     spec: BlockSpec,
     result: EnsureResult[BlockNodesResult],
-    node_ids: Sequence[str],
-    wait: int | None,
+    wait: int,
+    by: AppliedBy,
 ) -> None:
     progress = None if result.response is None else result.response.applied
-    if result.already_blocked and wait is not None:
+    if result.already_blocked:
         # Some nodes need no change, but the wait and its result include them too. Not the others: one that was
         # unblocked during the first wait would be blocked again.
         blocks = [noop_block(spec, node) for node in result.already_blocked.values()]
-        unchanged = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
+        unchanged = client.block_nodes(blocks, allow_merge=True, wait=wait, applied_by=by).applied
         progress = unchanged if progress is None or unchanged is None else progress.and_also(unchanged)
-    print_block_results(result, node_ids, spec.start)
     if progress is not None:
-        reasons: _Reasons = ({}, {}) if progress.complete else _reasons(client, node_ids[:_MAX_NODES_FOR_REASONS])
-        _report_no_longer_blocked(client, result, progress)
-        _report_progress(progress, reasons)
+        node_ids = report.names[:_MAX_NODES_FOR_REASONS]
+        reasons: _Reasons = ({}, {}) if progress.complete else _reasons(client, node_ids, by)
+        _report_no_longer_blocked(client, report, result, progress)
+        _report_progress(report, progress, by, reasons)
 
 
 def _report_no_longer_blocked(
-    client: BlocklistClient, result: EnsureResult[BlockNodesResult], progress: AppliedCount
+    client: BlocklistClient, report: ChangeReport, result: EnsureResult[BlockNodesResult], progress: AppliedCount
 ) -> None:
     """Raise Exit with code 1 if nodes were unblocked, or weakened, during the wait: that is applied, too."""
     changed = {} if result.response is None else result.response.nodes
@@ -146,40 +167,69 @@ def _report_no_longer_blocked(
     present = client.snapshot().nodes
     reversed_ids = sorted({*progress.superseded, *(expected - present.keys())})
     for node_id in reversed_ids:
-        print_message(messages.weakened_message(node_id, present.get(node_id)))
+        report.reversed(node_id, messages.weakened_message(node_id, present.get(node_id)))
     if reversed_ids:
         raise typer.Exit(1)
 
 
-def print_block_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int) -> None:
-    """Print a line for each node, and hints about names on stderr."""
+def report_block(
+    report: ChangeReport, result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int
+) -> None:
+    """A line for each node that has none yet, and hints about names on stderr."""
     response = result.response
     for node_id in node_ids:
         if node_id in result.already_blocked:
-            print_message(messages.block_message(result.already_blocked[node_id], now, verb="already blocked"))
-        elif response is not None:
-            merged = node_id in response.merged
-            print_message(messages.block_message(response.nodes[node_id], now, merged=merged))
+            block = result.already_blocked[node_id]
+            report.already_blocked(node_id, block, now)
+        elif response is not None and not report.has(node_id):
+            block, merged = response.nodes[node_id], node_id in response.merged
+            text = messages.block_message(block, now, merged=merged)
+            report.node(node_id, "merged" if merged else "blocked", text, block)
     if response is not None:
-        print_stderr(*messages.unknown_messages(response.unknown), *messages.ambiguous_messages(response.ambiguous))
-        print_stderr(*(several_message(*item) for item in response.several.items()))
+        report.note(*messages.unknown_messages(response.unknown), *messages.ambiguous_messages(response.ambiguous))
+        report.note(*(several_message(*item) for item in response.several.items()))
 
 
-def _report_progress(progress: AppliedCount, reasons: _Reasons) -> None:
-    """Print which listeners have applied the change. Raises Exit with code 1 unless all have, or if there are none."""
-    print_message(messages.applied_message(progress, *reasons))
-    if not progress.complete:
+def _report_replaced(
+    client: BlocklistClient, report: ChangeReport, response: BlockNodesResult | None, spec: BlockSpec
+) -> None:
+    """A line for each node that was blocked before, with the claims of others that were left alone."""
+    for node_id in response.nodes if response is not None else ():
+        if response is not None and node_id in response.merged:
+            _report_own_claim(client, report, node_id, response.nodes[node_id], spec.block_for(node_id), spec.start)
+
+
+def _report_own_claim(
+    client: BlocklistClient, report: ChangeReport, name: str, node: BlockedNode, own: BlockedNode, now: int
+) -> None:
+    """The caller's claim on the node is now `own`; other owners are asked about if the node is blocked otherwise."""
+    text = messages.block_message(replace(own, id=node.id), now, verb="now blocked")
+    others: list[Claim] = []
+    if (node.end, node.action, node.cause) != (own.end, own.action, own.cause):
+        me = default_owner(client.whoami()[0])
+        others = [claim for claim in _claims(client, node.id) if claim.owner != me]
+    if others:
+        text = f"{text} by you; it stays blocked by {messages.claims_message(others, now)}"
+    report.node(name, "replaced", text, node, claims=[messages.claim_json(claim) for claim in others])
+
+
+def _report_progress(report: ChangeReport, progress: AppliedCount, by: AppliedBy, reasons: _Reasons) -> None:
+    """Which listeners have applied the change. Raises Exit with code 1 unless those have that were waited for."""
+    report.applied(progress, by, *reasons)
+    if not by.is_met(progress.applied, progress.total):
         raise typer.Exit(1)
 
 
-def _reasons(client: BlocklistClient, node_ids: Sequence[str]) -> _Reasons:
-    """Of the live listeners."""
+def _reasons(client: BlocklistClient, node_ids: Sequence[str], by: AppliedBy) -> _Reasons:
+    """Of the live listeners that `by` counts."""
     refused: dict[str, str] = {}
     pending: dict[str, str] = {}
     for node_id in node_ids:
         # The change is made, so an error here must not hide what is known about it.
         with suppress(BlocklistError):
             for listener in client.status(node_id).listeners:
+                if by.managers and listener.role != "RESOURCE_MANAGER":
+                    continue
                 if listener.refused is not None:
                     refused.setdefault(listener.id, listener.refused)
                 elif listener.pending_reason is not None:
@@ -187,29 +237,35 @@ def _reasons(client: BlocklistClient, node_ids: Sequence[str]) -> _Reasons:
     return refused, pending
 
 
-def print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
-    """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
-    for current in result.already_blocked.values():
-        print_message(messages.block_message(current, now, verb="already blocked"))
+def report_dry_run_block(report: ChangeReport, result: EnsureResult[DryRunBody], now: int) -> None:
+    """The effect. Raises Exit with code 1 if a limit would reject the change."""
+    for name, current in result.already_blocked.items():
+        report.already_blocked(name, current, now)
     if result.response is not None:
-        _print_dry_run(result.response, now)
+        names = [name for name in report.names if name not in result.already_blocked]
+        _report_dry_run(report, names, result.response, now)
 
 
-def _dry_run_unblock(client: BlocklistClient, own: str | None, only_own: bool, node_id: str) -> None:
-    """Print the effect, and each claim that would go."""
+def _dry_run_unblock(
+    client: BlocklistClient, report: ChangeReport, own: str | None, only_own: bool, node_id: str
+) -> None:
+    """The effect, and each claim that would go."""
     with _naming_other_owners(client, node_id, only_own):
         result = client.dry_run_unblock(node_id, only_own=only_own)
     now = service_now(client)
-    if only_own and result.nodes[0].status != 200:
-        print_message(f"{result.nodes[0].node.id} would stay blocked")
-    else:
-        _print_dry_run(result, now)
     claims = _claims(client, node_id)
+    going = {claim.owner for claim in claims if not only_own or claim.owner == own}
+    listed = [{**messages.claim_json(claim), "removed": claim.owner in going} for claim in claims]
+    if only_own and result.nodes[0].status != 200:
+        node = result.nodes[0].node.value()
+        report.node(node_id, "stays-blocked", f"{node.id} would stay blocked", node, claims=listed)
+    else:
+        _report_dry_run(report, [node_id], result, now, claims=listed)
     if own is None and len(claims) == 1:
         return
     for claim in claims:
-        goes = not only_own or claim.owner == own
-        print_message(f"  {'removed' if goes else 'stays'}: {messages.claim_message(claim, now)}")
+        verb = "removed" if claim.owner in going else "stays"
+        report.say(f"  {verb}: {messages.claim_message(claim, now)}")
 
 
 class _NotOwnError(BlocklistError):
@@ -230,38 +286,45 @@ def _naming_other_owners(client: BlocklistClient, node_id: str, only_own: bool) 
         ) from None
 
 
-def _print_dry_run(result: DryRunBody, now: int) -> None:
-    """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
-    for message in messages.dry_run_messages(result, now):
-        print_message(message)
+def _report_dry_run(report: ChangeReport, names: Sequence[str], result: DryRunBody, now: int, **more: object) -> None:
+    """The effect on the nodes of these names. Raises Exit with code 1 if a limit would reject the change."""
+    for name, entry in zip(names, result.nodes, strict=True):
+        report.dry_run(name, entry, now, **more)
+    report.shortfalls(result.below_minimum)
     unknown = [entry for entry in result.nodes if entry.known is False]
     ambiguous = {entry.node.id: entry.ambiguous for entry in unknown if entry.ambiguous}
-    print_stderr(
+    report.note(
         *messages.unknown_messages({it.node.id: it.did_you_mean for it in unknown if not it.ambiguous}),
         *messages.ambiguous_messages(ambiguous),
         *(several_message(entry.node.id, entry.means) for entry in result.nodes if entry.means),
     )
     if result.refused is not None:
-        print_stderr(f"It would be rejected: {result.refused}")
+        report.note(f"It would be rejected: {result.refused}")
         raise typer.Exit(1)
 
 
-def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None, only_own: bool) -> None:
-    outcome, progress = unblock_all(client, node_ids, wait, only_own)
+@dataclass(frozen=True, slots=True)
+class _WaitOptions:
+    """The values of --wait, in seconds, and of --wait-for."""
+
+    seconds: int | None
+    by: AppliedBy
+
+
+def _unblock(
+    client: BlocklistClient, report: ChangeReport, node_ids: Sequence[str], wait: _WaitOptions, only_own: bool
+) -> None:
+    outcome, progress = unblock_all(client, report, node_ids, wait, only_own)
     if progress is not None:
         # The response to an unblocking is about the last node only.
-        reasons = _reasons(client, [*outcome.done, *outcome.not_blocked])
-        _report_blocked_again(progress)
-        _report_progress(progress.with_refused(reasons[0]), reasons)
+        reasons = _reasons(client, [*outcome.done, *outcome.not_blocked], wait.by)
+        for node_id in progress.superseded:
+            # Its unblocking is not in force.
+            report.reversed(node_id, messages.blocked_again_message(node_id))
+        if progress.superseded:
+            raise typer.Exit(1)
+        _report_progress(report, progress.with_refused(reasons[0]), wait.by, reasons)
     _exit_if_not_all(outcome)
-
-
-def _report_blocked_again(progress: AppliedCount) -> None:
-    """Raise Exit with code 1 if nodes were blocked during the wait: their unblocking is not in force."""
-    for node_id in progress.superseded:
-        print_message(messages.blocked_again_message(node_id))
-    if progress.superseded:
-        raise typer.Exit(1)
 
 
 def _exit_if_not_all(outcome: UnblockOutcome) -> None:
@@ -276,52 +339,115 @@ def extend(
     duration: options.Duration = None,
     until: options.Until = None,
     forever: options.Forever = False,
+    replace_own: options.ReplaceEnd = False,
+    dry_run: options.DryRun = False,
     force: options.Force = False,
     force_reason: options.ForceReason = None,
+    output: options.ChangeFormat = ChangeOutput.TEXT,
 ) -> None:
-    """Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.
+    """Extend blocks: they end a DURATION from now, or at a time; without --replace, never earlier than before.
 
     Exit code 1 if a node is not blocked; the others are extended.
     """
     forced = options.reason_to_force(force, force_reason)
-    with connect() as client:
-        node_ids = blocked_nodes(client, node, selector)
-        print_context(client)
+    with ChangeReport("extend", output, dry_run=dry_run) as report, connect() as client:
+        report.names = node_ids = blocked_nodes(client, node, selector)
+        if not dry_run:
+            print_context(client)
         now = service_now_for_change(client, asks=until is None and not forever)
-        with report_unknown_outcome(dry_run=False):
+        with report.sending():
             end, _ = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
-            found = {node_id: _current(client, node_id) for node_id in node_ids}
+            find = partial(_own_block if replace_own else _current, client, report)
+            found = {node_id: find(node_id) for node_id in node_ids}
             blocks = {node_id: block for node_id, block in found.items() if block is not None}
-            _extend(client, blocks, end, now, forced)
-    if len(blocks) < len(found):
-        raise typer.Exit(1)
+            extension = _Extension(end, now, forced, replace_own=replace_own)
+            _extend(client, report, blocks, extension, dry_run=dry_run)
+            if len(blocks) < len(found):
+                raise typer.Exit(1)
 
 
-def _current(client: BlocklistClient, node_id: str) -> BlockedNode | None:
+def _current(client: BlocklistClient, report: ChangeReport, node_id: str) -> BlockedNode | None:
     try:
         return client.get(node_id)
     except NotFoundError as error:
-        print_message(messages.not_blocked_message(node_id))
-        print_stderr(*error.lines[1:])
+        report.node(node_id, "not-blocked", messages.not_blocked_message(node_id))
+        report.note(*error.lines[1:])
     except AmbiguousNodeError as error:
-        print_stderr(*messages.error_lines(error))
+        report.ambiguous(node_id, error)
     return None
 
 
-def _extend(client: BlocklistClient, blocks: dict[str, BlockedNode], end: int, now: int, force: str | None) -> None:
-    """Merge each block with itself and a later end. Raises Exit with code 1 if one was unblocked meanwhile."""
-    later = {block.id: replace(block, end=end) for block in blocks.values() if block.end < end}
-    for block in blocks.values():
+def _own_block(client: BlocklistClient, report: ChangeReport, node_id: str) -> BlockedNode | None:
+    """What the caller's own claim on the node says."""
+    if (current := _current(client, report, node_id)) is None:
+        return None
+    claims = _claims(client, current.id)
+    if (own := claim_of(claims, default_owner(client.whoami()[0]))) is None:
+        others = messages.claims_message(claims, service_now(client))
+        text = f"{current.id} is unchanged: you have no claim on it; it is blocked by {others}"
+        report.node(node_id, "not-own", text, current, claims=list(map(messages.claim_json, claims)))
+        return None
+    return own.block
+
+
+@dataclass(frozen=True, slots=True)
+class _Extension:
+    """The requested end of blocks, in Unix milliseconds; with `replace_own` that of the caller's claims alone."""
+
+    end: int
+    now: int
+    force: str | None
+    replace_own: bool
+
+    def changes(self, block: BlockedNode) -> bool:
+        """Whether the block, or the caller's claim, does not end so yet."""
+        return block.end != self.end if self.replace_own else block.end < self.end
+
+
+def _extend(
+    client: BlocklistClient,
+    report: ChangeReport,
+    blocks: Mapping[str, BlockedNode],
+    extension: _Extension,
+    *,
+    dry_run: bool,
+) -> None:
+    """Give the blocks the end. Raises Exit with code 1 if one was unblocked meanwhile."""
+    now = extension.now
+    # Two names may mean one node.
+    names = {block.id: name for name, block in blocks.items() if extension.changes(block)}
+    later = {block.id: replace(block, end=extension.end) for block in blocks.values() if block.id in names}
+    for name, block in blocks.items():
         if block.id not in later:
-            print_message(messages.block_message(block, now, verb="already blocked"))
+            report.already_blocked(name, block, now)
     if not later:
         return
-    result = client.block_nodes(later.values(), allow_merge=True, force=force)
-    for block in result.nodes.values():
-        print_message(messages.block_message(block, now, verb="extended: blocked"))
-    if again := sorted(later.keys() - result.merged):
+    how: dict[str, Any] = {"allow_merge": True, "replace_own": extension.replace_own, "force": extension.force}
+    if dry_run:
+        effect = client.dry_run_block(later.values(), **how)
+        _report_dry_run(report, [names[node_id] for node_id in later], effect, now)
+    else:
+        result = client.block_nodes(later.values(), **how)
+        _report_extended(client, report, result, {names[it]: block for it, block in later.items()}, extension)
+
+
+def _report_extended(
+    client: BlocklistClient,
+    report: ChangeReport,
+    result: BlockNodesResult,
+    later: Mapping[str, BlockedNode],
+    extension: _Extension,
+) -> None:
+    for name, wanted in later.items():
+        block = result.nodes[wanted.id]
+        if extension.replace_own:
+            _report_own_claim(client, report, name, block, wanted, extension.now)
+        else:
+            text = messages.block_message(block, extension.now, verb="extended: blocked")
+            report.node(name, "extended", text, block)
+    if again := sorted({block.id for block in later.values()} - result.merged):
         # Somebody unblocked it between the two requests.
-        print_stderr(f"{', '.join(again)} had just been unblocked, and is blocked again: unblock it if that was meant.")
+        report.note(f"{', '.join(again)} had just been unblocked, and is blocked again: unblock it if that was meant.")
         raise typer.Exit(1)
 
 
@@ -428,7 +554,7 @@ class UnblockOutcome:
     not_own: list[str] = field(default_factory=list)
 
 
-def for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockOutcome:
+def for_each(report: ChangeReport, node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockOutcome:
     """Call `action` for each node. A name that is not blocked, or means several nodes, is reported and skipped.
 
     Any other error is raised, and lists the remaining nodes; also if the output cannot be written.
@@ -436,30 +562,30 @@ def for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockO
     outcome = UnblockOutcome()
     for place, node_id in enumerate(node_ids):
         try:
-            _for_one(node_id, action, outcome)
+            _for_one(report, node_id, action, outcome)
         except SystemExit:
-            print_stderr(*_not_unblocked(node_ids[place + 1 :]))
+            report.note(*_not_unblocked(node_ids[place + 1 :]))
             raise
         except BlocklistError as error:
             if place:
-                print_stderr(*_not_unblocked(node_ids[place + outcome_unknown(error) :]))
+                report.note(*_not_unblocked(node_ids[place + outcome_unknown(error) :]))
             raise
     return outcome
 
 
-def _for_one(node_id: str, action: Callable[[str], None], outcome: UnblockOutcome) -> None:
+def _for_one(report: ChangeReport, node_id: str, action: Callable[[str], None], outcome: UnblockOutcome) -> None:
     try:
         action(node_id)
         outcome.done.append(node_id)
     except NotFoundError as error:
-        print_message(messages.not_blocked_message(node_id))
-        print_stderr(*error.lines[1:])
+        report.node(node_id, "not-blocked", messages.not_blocked_message(node_id))
+        report.note(*error.lines[1:])
         outcome.not_blocked.append(node_id)
     except AmbiguousNodeError as error:
-        print_stderr(*messages.error_lines(error))
+        report.ambiguous(node_id, error)
         outcome.ambiguous.append(node_id)
     except _NotOwnError as error:
-        print_message(error.detail)
+        report.node(node_id, "not-own", error.detail)
         outcome.not_own.append(node_id)
 
 
@@ -468,16 +594,16 @@ def _not_unblocked(node_ids: Sequence[str]) -> list[str]:
 
 
 def unblock_all(
-    client: BlocklistClient, node_ids: Sequence[str], wait: int | None, only_own: bool
+    client: BlocklistClient, report: ChangeReport, node_ids: Sequence[str], wait: _WaitOptions, only_own: bool
 ) -> tuple[UnblockOutcome, AppliedCount | None]:
-    """Unblock the nodes; with `wait` (seconds), how many listeners have applied the last change of every node.
+    """Unblock the nodes; if it is to wait, how many listeners have applied the last change of every node.
 
     That is None if none of the nodes has a change.
     """
-    deadline = time.monotonic() + (wait or 0)
+    deadline = time.monotonic() + (wait.seconds or 0)
     progress: AppliedCount | None = None
     still_blocked: set[str] = set()
-    if wait is not None:
+    if wait.seconds is not None:
         # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
         blocked = NameSet(client.snapshot().nodes)
         node_ids = sorted(node_ids, key=lambda node_id: any(blocked.matching(node_id)))
@@ -485,28 +611,31 @@ def unblock_all(
     def unblock_one(node_id: str) -> None:
         nonlocal progress
         with _naming_other_owners(client, node_id, only_own):
-            own_wait = wait if node_id == node_ids[-1] else None
-            result = client.unblock_node(node_id, only_own=only_own, wait=own_wait)
+            own_wait = wait.seconds if node_id == node_ids[-1] else None
+            result = client.unblock_node(node_id, only_own=only_own, wait=own_wait, applied_by=wait.by)
         progress = result.applied
         if result.blocked:
             still_blocked.add(node_id)
-            others = messages.claims_message(_claims(client, result.id), service_now(client))
-            print_message(f"{result.id} stays blocked: {others}")
+            claims = _claims(client, result.id)
+            text = f"{result.id} stays blocked: {messages.claims_message(claims, service_now(client))}"
+            report.node(node_id, "stays-blocked", text, claims=list(map(messages.claim_json, claims)))
         else:
-            print_message(f"{result.id} unblocked")
+            report.node(node_id, "unblocked", f"{result.id} unblocked")
 
-    outcome = for_each(node_ids, unblock_one)
-    _suggest(client, outcome.not_blocked, node_ids)
-    if wait is None:
+    outcome = for_each(report, node_ids, unblock_one)
+    _suggest(client, report, outcome.not_blocked, node_ids)
+    if wait.seconds is None:
         return outcome, None
     # The change of a node that is no longer blocked may be pending too, and if the last request failed, every change.
     pending = outcome.not_blocked if progress is not None else [*outcome.done, *outcome.not_blocked]
-    polled = _poll_until_applied(client, pending, deadline, still_blocked)
+    polled = _poll_until_applied(client, pending, deadline, still_blocked, wait.by)
     counts = [*([] if progress is None else [progress]), *polled]
     return outcome, reduce(lambda one, other: one.and_also(other), counts) if counts else None
 
 
-def _suggest(client: BlocklistClient, not_blocked: Sequence[str], node_ids: Sequence[str]) -> None:
+def _suggest(
+    client: BlocklistClient, report: ChangeReport, not_blocked: Sequence[str], node_ids: Sequence[str]
+) -> None:
     """Print the blocked node that was probably meant by a name that is not blocked."""
     if not not_blocked:
         return
@@ -516,21 +645,27 @@ def _suggest(client: BlocklistClient, not_blocked: Sequence[str], node_ids: Sequ
         blocked = sorted(set(client.snapshot().nodes).difference(node_ids))[:_MAX_COMPARED]
         for name in not_blocked[:_MAX_SUGGESTIONS]:
             for meant in get_close_matches(name, blocked, n=1, cutoff=_SIMILARITY):
-                print_stderr(f"{name}: did you mean {meant}?")
+                report.note(f"{name}: did you mean {meant}?")
 
 
 def _poll_until_applied(
-    client: BlocklistClient, node_ids: Iterable[str], deadline: float, still_blocked: Collection[str]
+    client: BlocklistClient,
+    node_ids: Iterable[str],
+    deadline: float,
+    still_blocked: Collection[str],
+    by: AppliedBy,
 ) -> list[AppliedCount]:
     """How many listeners have applied the last change of each node that has one, once all have or at the deadline.
 
     Nodes that other owners keep blocked are not blocked again.
     """
-    counts = (_poll_node(client, node_id, deadline, may_be_blocked=node_id in still_blocked) for node_id in node_ids)
+    counts = [_poll_node(client, it, deadline, by, may_be_blocked=it in still_blocked) for it in node_ids]
     return [count for count in counts if count is not None]
 
 
-def _poll_node(client: BlocklistClient, node_id: str, deadline: float, *, may_be_blocked: bool) -> AppliedCount | None:
+def _poll_node(
+    client: BlocklistClient, node_id: str, deadline: float, by: AppliedBy, *, may_be_blocked: bool
+) -> AppliedCount | None:
     from blocklist.client.answers import AppliedCount  # noqa: PLC0415 - not for --version and --help
 
     while True:
@@ -539,10 +674,10 @@ def _poll_node(client: BlocklistClient, node_id: str, deadline: float, *, may_be
         except NotFoundError:
             # It was never blocked, so there is nothing to apply.
             return None
-        count = AppliedCount.of_status(status)
+        count = AppliedCount.of_status(status, by)
         if status.blocked and not may_be_blocked:
             return replace(count, applied=0, superseded=(status.id,))
         remaining = deadline - time.monotonic()
-        if count.applied == count.total or remaining <= 0:
+        if not count.total or by.is_met(count.applied, count.total) or remaining <= 0:
             return count
         time.sleep(min(_POLL_SECONDS, remaining))

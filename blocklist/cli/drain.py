@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
@@ -19,15 +19,15 @@ from blocklist.cli.block import (
     BlockSpec,
     end_and_tolerance,
     ensure_blocked,
-    print_block_results,
-    print_dry_run_block,
+    report_block,
+    report_dry_run_block,
 )
 from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
-from blocklist.cli.messages import report_unknown_outcome
+from blocklist.cli.messages import ChangeOutput, ChangeReport
 from blocklist.cli.options import known_nodes
 from blocklist.cli.output import print_message, print_stderr, use_colour
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
-from blocklist.model.node import BlockAction, BlockedNode, BlockState, block_state
+from blocklist.model.node import ALL_LISTENERS, AppliedBy, BlockAction, BlockedNode, BlockState, block_state
 from blocklist.model.text import escape_unprintable
 from blocklist.model.time import format_duration
 
@@ -62,6 +62,8 @@ def drain(
     force: options.Force = False,
     force_reason: options.ForceReason = None,
     strict: options.Strict = False,
+    wait_for: options.WaitFor = None,
+    output: options.ChangeFormat = ChangeOutput.TEXT,
 ) -> None:
     """Block nodes, evacuate their tasks, and wait until nothing runs there. Ctrl-C leaves them blocked.
 
@@ -69,27 +71,34 @@ def drain(
     """
     cause = reason or _DEFAULT_REASON
     forced = options.reason_to_force(force, force_reason, cause)
-    with connect() as client:
-        node_ids = known_nodes(client, node, selector)
+    with ChangeReport("drain", output, dry_run=dry_run) as report, connect() as client:
+        report.names = node_ids = known_nodes(client, node, selector)
         if not dry_run:
             print_context(client)
         now = service_now_for_change(client, asks=until is None and not forever)
-        with report_unknown_outcome(dry_run):
+        with report.sending():
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
             spec = BlockSpec(action=_EVACUATE, cause=cause, start=now, end=end, tolerance=tolerance)
             if dry_run:
                 check = partial(client.dry_run_block, force=forced, strict=strict)
-                print_dry_run_block(ensure_blocked(spec, node_ids, check, partial(check, allow_merge=True)), now)
+                checked = ensure_blocked(spec, node_ids, check, partial(check, allow_merge=True))
+                report_dry_run_block(report, checked, now)
                 return
             send = partial(client.block_nodes, force=forced, strict=strict)
             result = ensure_blocked(spec, node_ids, send, partial(send, allow_merge=True))
-        print_block_results(result, node_ids, now)
+        report_block(report, result, node_ids, now)
         blocked = {**result.already_blocked, **({} if result.response is None else result.response.nodes)}
+        followed = [node.id for node in blocked.values()]
         unknown = _unknown_nodes(result.response)
-        left = _follow_until_drained(client, blocked, unknown, timeout or _DEFAULT_TIMEOUT, ignore_lapsed=ignore_lapsed)
-        _print_doubts(client, [node.id for node in result.already_blocked.values()])
-    if left:
-        raise typer.Exit(1)
+        with _following(report, len(followed)) as display:
+            rules = DrainRules(ignore_lapsed=ignore_lapsed, by=wait_for or ALL_LISTENERS)
+            follower = DrainFollower(client, followed, unknown, display, rules)
+            left = follower.run(timeout or _DEFAULT_TIMEOUT)
+        for name, block in blocked.items():
+            report.drained(name, follower.holders(block.id))
+        _print_doubts(client, report, [node.id for node in result.already_blocked.values()])
+        if left:
+            raise typer.Exit(1)
 
 
 def _unknown_nodes(response: BlockNodesResult | None) -> dict[str, str]:
@@ -101,7 +110,7 @@ def _unknown_nodes(response: BlockNodesResult | None) -> dict[str, str]:
     return unknown | ambiguous
 
 
-def _print_doubts(client: BlocklistClient, node_ids: Sequence[str]) -> None:
+def _print_doubts(client: BlocklistClient, report: ChangeReport, node_ids: Sequence[str]) -> None:
     """Say which of these nodes, which were blocked before, nobody reports: they may be misspelt.
 
     Or the jobs that reported them have ended: the service does not remember that, so it is no failure.
@@ -111,31 +120,34 @@ def _print_doubts(client: BlocklistClient, node_ids: Sequence[str]) -> None:
             try:
                 client.known_node(node_id)
             except NotFoundError as error:
-                print_stderr(f"{error.detail} If the name is right, nothing runs there.")
+                report.note(f"{error.detail} If the name is right, nothing runs there.")
             except AmbiguousNodeError as error:
-                print_stderr(*messages.error_lines(error))
+                report.note(*messages.error_lines(error))
 
 
-def _follow_until_drained(
-    client: BlocklistClient,
-    blocked: Mapping[str, BlockedNode],
-    unknown: Mapping[str, str],
-    timeout: int,
-    *,
-    ignore_lapsed: bool,
-) -> list[str]:
-    """The nodes that are not drained at the end."""
-    node_ids = [node.id for node in blocked.values()]
+@contextmanager
+def _following(report: ChangeReport, total: int) -> Iterator[DrainDisplay]:
+    """The display of this number of nodes. If interrupted, it says that the drain goes on."""
     try:
-        with drain_display(len(node_ids)) as display:
-            follower = DrainFollower(client, node_ids, unknown, display, ignore_lapsed=ignore_lapsed)
-            return follower.run(timeout)
+        with drain_display(total, is_json=report.is_json) as display:
+            yield display
     except KeyboardInterrupt:
-        print_stderr(
-            f"Interrupted: the drain goes on without this command. {_stay(len(node_ids))} blocked, with evacuation;"
+        report.note(
+            f"Interrupted: the drain goes on without this command. {_stay(total)} blocked, with evacuation;"
             " run the same command to follow it again, or blocklist unblock to end it."
         )
         raise
+
+
+class DrainRules(NamedTuple):
+    """What a node needs for being drained: by default, that every live listener has applied its block.
+
+    With `ignore_lapsed`, jobs that have stopped reporting are taken for ended. Listeners that are pending and report
+    that none of their tasks runs there do not matter once those of `by` have applied it.
+    """
+
+    ignore_lapsed: bool = False
+    by: AppliedBy = ALL_LISTENERS
 
 
 class DrainFollower:
@@ -147,15 +159,14 @@ class DrainFollower:
         node_ids: Sequence[str],
         unknown: Mapping[str, str],
         display: DrainDisplay,
-        *,
-        ignore_lapsed: bool,
+        rules: DrainRules,
         grace: float = _GRACE_SECONDS,
     ) -> None:
         self._grace = grace
         self._client = client
         self._display = display
         self._unknown = dict(unknown)
-        self._ignore_lapsed = ignore_lapsed
+        self._rules = rules
         self._nodes: dict[str, Occupancy] = {node_id: unknown_occupancy("not read yet") for node_id in node_ids}
         self._shown: dict[str, dict[str, Holder]] = {node_id: {} for node_id in node_ids}
         self._drained: set[str] = set()
@@ -181,6 +192,10 @@ class DrainFollower:
         self._print_summary(left, took)
         return left
 
+    def holders(self, node_id: str) -> dict[str, Holder]:
+        """What keeps the node from being drained, by listener."""
+        return self._nodes[node_id].holding
+
     def poll(self, deadline: float = math.inf) -> None:
         """Read all nodes once; those that are not read before the deadline (monotonic seconds) stay as they were."""
         try:
@@ -202,7 +217,7 @@ class DrainFollower:
         self._display.progress(len(self._drained), len(self._nodes))
 
     def _lapsed(self) -> list[str]:
-        if self._ignore_lapsed:
+        if self._rules.ignore_lapsed:
             return []
         listeners = self._client.listeners()
         return [each.id for each in listeners if each.state == "lapsed" and each.role == "JOB_MASTER"]
@@ -214,7 +229,7 @@ class DrainFollower:
             return unknown_occupancy("the change log no longer has its block")
         if any(listener.task_managers for listener in status.listeners):
             self._unknown.pop(node_id, None)
-        occupancy = occupancy_of(status, lapsed)
+        occupancy = occupancy_of(status, lapsed, self._rules.by)
         # A misspelt node is empty, too.
         unknown = self._unknown.get(node_id)
         return not_draining(unknown) if unknown is not None and occupancy.drained else occupancy
@@ -336,14 +351,27 @@ class Occupancy:
         return bool(holds) and holds <= {Hold.REFUSED, Hold.ENDED}
 
 
-def occupancy_of(status: NodeStatusBody, lapsed: Collection[str]) -> Occupancy:
-    """Who holds the node; `lapsed` are jobs that have stopped reporting: what they run is unknown."""
+def occupancy_of(status: NodeStatusBody, lapsed: Collection[str], by: AppliedBy = ALL_LISTENERS) -> Occupancy:
+    """Who holds the node; `lapsed` are jobs that have stopped reporting: what they run is unknown.
+
+    If those of `by` have applied the block, pending listeners without tasks there do not hold it.
+    """
     holders = {listener.id: _holder(listener) for listener in status.listeners}
+    if by != ALL_LISTENERS and _is_applied(status, by):
+        done = Holder(Hold.EMPTY, "nothing runs", idle=True)
+        holders = {name: done if it.hold is Hold.PENDING and it.idle else it for name, it in holders.items()}
     holders |= {name: Holder(Hold.UNKNOWN, "unknown: it has stopped reporting") for name in lapsed}
     # A manager that reports what runs on its nodes, as those of YARN and Slurm do, speaks for all of its jobs.
     if not any(listener.role == _JOB or listener.reports_task_managers for listener in status.listeners):
         holders[NO_REPORT] = Holder(Hold.UNKNOWN, "unknown: no live job or manager reports what runs there")
     return Occupancy(holders=holders)
+
+
+def _is_applied(status: NodeStatusBody, by: AppliedBy) -> bool:
+    from blocklist.client.answers import AppliedCount  # noqa: PLC0415 - not for --version and --help
+
+    count = AppliedCount.of_status(status, by)
+    return by.is_met(count.applied, count.total)
 
 
 def unknown_occupancy(reason: str) -> Occupancy:
@@ -389,13 +417,14 @@ def _count(number: int, noun: str) -> str:
 
 
 class DrainDisplay:
-    """Plain lines: `r12n03  app-42  3 tasks running`."""
+    """Plain lines: `r12n03  app-42  3 tasks running`; on stderr, if stdout is for a document."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_json: bool = False) -> None:
         self._available = True
+        self._is_json = is_json
 
     def print(self, text: str) -> None:
-        print_message(text)
+        (print_stderr if self._is_json else print_message)(text)
 
     def holder(self, node_id: str, listener: str, holder: Holder) -> None:
         """What one listener reports about one node; without a name, what nobody reports."""
@@ -435,10 +464,10 @@ class TerminalDisplay(DrainDisplay):
 
 
 @contextmanager
-def drain_display(total: int) -> Iterator[DrainDisplay]:
+def drain_display(total: int, *, is_json: bool = False) -> Iterator[DrainDisplay]:
     """The display that suits stdout, for this number of nodes."""
-    if not sys.stdout.isatty():
-        yield DrainDisplay()
+    if is_json or not sys.stdout.isatty():
+        yield DrainDisplay(is_json=is_json)
         return
     from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415

@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "drain": ("drain.drain", "Block nodes, evacuate their tasks, and wait until nothing runs there."),
         "extend": (
             "block.extend",
-            "Extend blocks: they end a DURATION from now, or at a time, but never earlier than before.",
+            "Extend blocks: they end a DURATION from now, or at a time; without --replace, never earlier than before.",
         ),
         "unblock": ("block.unblock", "Unblock nodes before their end, one after the other."),
         "list": ("read.list_", "Show the blocked nodes."),

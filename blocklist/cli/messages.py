@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Self
 
 import typer
 
-from blocklist.cli.output import print_stderr
-from blocklist.model.errors import BlocklistError
-from blocklist.model.names import ambiguous_message
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.cli.output import Json, print_lines, print_message, print_stderr
+from blocklist.model.errors import (
+    AmbiguousNodeError,
+    BlocklistError,
+    ConflictError,
+    ForbiddenError,
+    LimitError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownNodeError,
+)
+from blocklist.model.names import ambiguous_message, same_machine
+from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode
+from blocklist.model.text import json_text
 from blocklist.model.time import format_duration, to_utc
 
 if TYPE_CHECKING:
+    from blocklist.cli.drain import Holder
     from blocklist.client.answers import AppliedCount
     from blocklist.model.claims import Claim
-    from blocklist.wire.nodes import DryRunBody, DryRunNode
+    from blocklist.wire.nodes import DryRunNode, ShortfallBody
 
 
 def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged: bool = False) -> str:
@@ -59,21 +72,24 @@ def error_lines(error: BlocklistError) -> list[str]:
     return [f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines)]
 
 
-def applied_message(progress: AppliedCount, reasons: Mapping[str, str], reports: Mapping[str, str]) -> str:
-    """Which live listeners have applied a change.
+def applied_message(
+    progress: AppliedCount, by: AppliedBy, reasons: Mapping[str, str], reports: Mapping[str, str]
+) -> str:
+    """Which of the live listeners that were waited for have applied a change.
 
     `reasons` maps listeners that refused it to their reason, `reports` pending ones to what they last reported.
 
     `Applied by 4 of 6; refused by etl-nightly (its last host); pending: app-7`
     """
+    noun = "manager" if by.managers else "listener"
     if not progress.total:
-        return "There are no live listeners, so nothing has applied it."
+        return f"There are no live {noun}s, so nothing has applied it."
     if progress.complete:
-        return f"Applied by {_count_listeners(progress.total)}."
+        return f"Applied by {progress.total} {noun}{'' if progress.total == 1 else 's'}."
     refused = [f"{name} ({reasons[name]})" if name in reasons else name for name in progress.refused]
     pending = [f"{name} (last report: {reports[name]})" if name in reports else name for name in progress.missing]
     parts = [
-        f"Applied by {progress.applied} of {progress.total}",
+        f"Applied by {progress.applied} of {progress.total}{' managers' if by.managers else ''}",
         *([f"refused by {', '.join(refused)}"] if refused else []),
         *([f"pending: {', '.join(pending)}"] if pending else []),
     ]
@@ -106,18 +122,6 @@ def ambiguous_messages(ambiguous: Mapping[str, Sequence[str]]) -> list[str]:
     return [ambiguous_message(node_id, claimants) for node_id, claimants in ambiguous.items()]
 
 
-def dry_run_messages(result: DryRunBody, now: int) -> Iterator[str]:
-    """The effect on each node, its TaskManagers and the listeners' minimums."""
-    for entry in result.nodes:
-        yield _dry_run_message(entry, now)
-        for task_manager in entry.task_managers:
-            tasks = "an unknown number of" if task_manager.running_tasks is None else str(task_manager.running_tasks)
-            yield f"  TaskManager {task_manager.id} of {task_manager.listener} runs {tasks} tasks"
-    for shortfall in result.below_minimum:
-        usable, minimum = shortfall.usable, shortfall.minimum
-        yield f"{shortfall.listener} would be left with {usable} usable nodes; its minimum is {minimum}"
-
-
 def format_end(end: int, now: int) -> str:
     """`until 2026-11-21 18:00:00 UTC (in 4h)`; `forever` for a permanent block. Both in Unix milliseconds."""
     if end == PERMANENT:
@@ -132,6 +136,13 @@ def claim_message(claim: Claim, now: int) -> str:
     return f"{claim.owner}, {format_end(claim.block.end, now)}: {claim.block.cause}"
 
 
+def claim_json(claim: Claim) -> Json:
+    """The claim as in the API."""
+    from blocklist.wire.nodes import claim_body  # noqa: PLC0415 - not for --version and --help
+
+    return claim_body(claim)
+
+
 def claims_message(claims: Sequence[Claim], now: int) -> str:
     """The claims on a node, in one line."""
     return "; ".join(claim_message(claim, now) for claim in claims)
@@ -144,22 +155,174 @@ def _dry_run_message(entry: DryRunNode, now: int) -> str:
     return block_message(node, now, verb="would be blocked", merged=entry.status == 202)
 
 
-def _count_listeners(count: int) -> str:
-    return "1 listener" if count == 1 else f"{count} listeners"
+class ChangeOutput(StrEnum):
+    """The values of -o for commands that change something."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
-_MESSAGE: Final = "The change may have been made: see `blocklist list`. Repeating the command is safe."
+_UNKNOWN_OUTCOME: Final = "The change may have been made: see `blocklist list`. Repeating the command is safe."
 
 
-@contextmanager
-def report_unknown_outcome(dry_run: bool) -> Iterator[None]:
-    """Print a message if the block is interrupted, or fails after a request was sent; the error is raised again."""
-    try:
+class ChangeReport:
+    """What a command has done to each node: a sentence on stdout at once, or with -o json one document at the end.
+
+    `names` are the nodes as they were asked for: those without a result were not changed. Used as a context, it also
+    reports how the command ended.
+    """
+
+    def __init__(self, command: str, output: ChangeOutput, *, dry_run: bool = False) -> None:
+        self.is_json = output is ChangeOutput.JSON
+        self.names: Sequence[str] = ()
+        self._dry_run = dry_run
+        self._sent = False
+        self._nodes: dict[str, Json] = {}
+        self._document: Json = {"command": command, "dryRun": dry_run}
+        self._applied: Json | None = None
+        self._notes: list[str] = []
+
+    def node(self, name: str, result: str, text: str, node: BlockedNode | None = None, **more: object) -> None:
+        """The result for one node; `node` is as it is now, `more` are other members of its entry."""
+        self._nodes[name] = {"name": name, "result": result, "message": text, **_body(node), **more}
+        self.say(text)
+
+    def already_blocked(self, name: str, block: BlockedNode, now: int) -> None:
+        """A node that needs no change."""
+        self.node(name, "already-blocked", block_message(block, now, verb="already blocked"), block)
+
+    def ambiguous(self, name: str, error: AmbiguousNodeError) -> None:
+        """A name that means several blocked nodes, which were not changed."""
+        self._nodes[name] = {"name": name, "result": "ambiguous", "message": error.detail, "node": None}
+        print_stderr(*error_lines(error))
+
+    def reversed(self, node_id: str, text: str) -> None:
+        """A node that somebody else has changed back during the wait."""
+        name = next((it for it in self._nodes if same_machine(it, node_id)), node_id)
+        self.node(name, "reversed", text)
+
+    def dry_run(self, name: str, entry: DryRunNode, now: int, **more: object) -> None:
+        """The effect that the change would have on a node, and the TaskManagers that are there."""
+        node, running = entry.node.value(), [it.json_value() for it in entry.task_managers]
+        result = _DRY_RUN_RESULTS[entry.status]
+        self.node(name, result, _dry_run_message(entry, now), node, taskManagers=running, **more)
+        for task_manager in entry.task_managers:
+            tasks = "an unknown number of" if task_manager.running_tasks is None else str(task_manager.running_tasks)
+            self.say(f"  TaskManager {task_manager.id} of {task_manager.listener} runs {tasks} tasks")
+
+    def shortfalls(self, shortfalls: Sequence[ShortfallBody]) -> None:
+        """The listeners that would be left with too few nodes."""
+        self._document["belowMinimum"] = [it.json_value() for it in shortfalls]
+        for it in shortfalls:
+            self.say(f"{it.listener} would be left with {it.usable} usable nodes; its minimum is {it.minimum}")
+
+    def drained(self, name: str, holders: Mapping[str, Holder]) -> None:
+        """How the drain of a node ended: `holders` keep it from being drained. Lines for people were printed."""
+        held = [{"listener": it, "hold": holder.hold.value, "text": holder.text} for it, holder in holders.items()]
+        self._nodes[name] |= {"result": "held" if holders else "drained", "holders": held}
+
+    def has(self, name: str) -> bool:
+        """Whether the node has a result."""
+        return name in self._nodes
+
+    def say(self, text: str) -> None:
+        """A sentence for people only."""
+        if not self.is_json:
+            print_message(text)
+
+    def note(self, *texts: str) -> None:
+        """Sentences on stderr, and in the document."""
+        self._notes += texts
+        print_stderr(*texts)
+
+    def applied(
+        self, progress: AppliedCount, by: AppliedBy, refused: Mapping[str, str], pending: Mapping[str, str]
+    ) -> None:
+        """Which listeners have applied the change; the mappings are what they report."""
+        self._applied = {
+            "applied": progress.applied,
+            "of": progress.total,
+            "waitFor": str(by),
+            "enough": by.is_met(progress.applied, progress.total),
+            "refused": {name: refused.get(name) for name in progress.refused},
+            "pending": {name: pending.get(name) for name in progress.missing},
+            "notHere": list(progress.not_here),
+            "superseded": list(progress.superseded),
+        }
+        self.say(applied_message(progress, by, refused, pending))
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Within this, an interruption or a lost answer leaves open whether the change was made."""
+        self._sent = not self._dry_run
         yield
-    except (KeyboardInterrupt, Exception) as error:
-        if not dry_run and outcome_unknown(error):
-            print_stderr(_MESSAGE)
-        raise
+        self._sent = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        failed = isinstance(error, (KeyboardInterrupt, Exception))
+        unknown = error is not None and failed and self._sent and outcome_unknown(error)
+        if unknown:
+            self.note(_UNKNOWN_OUTCOME)
+        if self.is_json and not isinstance(error, (typer.TyperException, SystemExit)):
+            self._print(error, unknown=unknown)
+
+    def _print(self, error: BaseException | None, *, unknown: bool) -> None:
+        if isinstance(error, ConflictError):
+            for name, block in error.blocked.items():
+                self._nodes[name] = {"name": name, "result": "conflict", "message": None, **_body(block)}
+        rest = {"result": "unknown" if unknown else "not-changed", "message": None, **_body(None)}
+        entries = [self._nodes.get(name, {"name": name, **rest}) for name in dict.fromkeys(self.names)]
+        print_lines(
+            json_text(
+                {
+                    **self._document,
+                    "ok": error is None or (isinstance(error, typer.Exit) and error.exit_code == 0),
+                    "nodes": [*entries, *(it for name, it in self._nodes.items() if name not in self.names)],
+                    "applied": self._applied,
+                    "notes": self._notes,
+                    "error": _error_body(error),
+                },
+                indent=2,
+            )
+        )
+
+
+_DRY_RUN_RESULTS: Final = {200: "unblocked", 201: "blocked", 202: "merged"}
+_ERROR_TYPES: Final[Mapping[type[BaseException], str]] = {
+    AmbiguousNodeError: "ambiguous-node",
+    ConflictError: "conflict",
+    ForbiddenError: "forbidden",
+    LimitError: "limit",
+    NotFoundError: "not-found",
+    UnauthorizedError: "unauthorized",
+    UnavailableError: "unavailable",
+    UnknownNodeError: "unknown-node",
+}
+
+
+def _body(node: BlockedNode | None) -> Json:
+    from blocklist.wire.nodes import node_fields  # noqa: PLC0415 - not for --version and --help
+
+    return {"node": None if node is None else {"id": node.id, **node_fields(node)}}
+
+
+def _error_body(error: BaseException | None) -> Json | None:
+    """Why the command failed; None if it did not, or if the entries of the nodes say it."""
+    if error is None or isinstance(error, (typer.Exit, typer.Abort)):
+        return None
+    if isinstance(error, BlocklistError):
+        return {
+            "type": _ERROR_TYPES.get(type(error), "invalid"),
+            "title": error.title or "Error",
+            "detail": error.detail,
+            "errors": list(error.lines),
+        }
+    is_interrupted = isinstance(error, KeyboardInterrupt)
+    title = "Interrupted" if is_interrupted else type(error).__name__
+    return {"type": "interrupted" if is_interrupted else "fault", "title": title, "detail": str(error), "errors": []}
 
 
 def outcome_unknown(error: BaseException) -> bool:
@@ -178,11 +341,11 @@ def is_interactive() -> bool:
     return sys.stdin.isatty()
 
 
-def confirm(question: str) -> None:
+def confirm(question: str, note: Callable[[str], None] = print_stderr) -> None:
     """Ask a question on the terminal. Raises Exit with code 1 unless the answer is yes, and without a terminal."""
     if not is_interactive():
-        print_stderr("Nothing was changed: --yes is needed here, as there is no terminal to ask on.")
+        note("Nothing was changed: --yes is needed here, as there is no terminal to ask on.")
         raise typer.Exit(1)
     if not typer.confirm(question, err=True):
-        print_stderr("Nothing was changed.")
+        note("Nothing was changed.")
         raise typer.Exit(1)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from blocklist.cli.environment import blocked_node_ids, known_node_ids
+from blocklist.cli.messages import ChangeOutput
 from blocklist.cli.output import OutputFormat, print_stderr
 from blocklist.model import node
 from blocklist.model.errors import NotFoundError, UnknownNodeError
-from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_NODES, check_node_id, check_text
+from blocklist.model.node import ALL_LISTENERS, MAX_CAUSE_LENGTH, MAX_NODES, AppliedBy, check_node_id, check_text
 from blocklist.model.text import read_stdin
 from blocklist.model.time import parse_duration, parse_duration_or_forever
 
@@ -249,6 +250,14 @@ Wait = Annotated[
         parser=_parser(_parse_wait),
     ),
 ]
+WaitFor = Annotated[
+    AppliedBy | None,
+    typer.Option(
+        metavar="SHARE",
+        help="With --wait: 95% of the listeners, or managers, are enough; drain asks no more of jobs without tasks.",
+        parser=_parser(AppliedBy.parse),
+    ),
+]
 Until = Annotated[
     int | None,
     typer.Option(
@@ -280,6 +289,17 @@ Evacuate = Annotated[
     bool, typer.Option("--evacuate", help="Also stop running tasks, so that they restart on other nodes.")
 ]
 Merge = Annotated[bool, typer.Option("--merge", help="Merge with an existing block.")]
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Replace your own claim, also by a shorter or weaker one; those of others stay."),
+]
+ReplaceEnd = Annotated[
+    bool, typer.Option("--replace", help="Give your own claim this end, also an earlier one; those of others stay.")
+]
+ChangeFormat = Annotated[
+    ChangeOutput,
+    choice_option(ChangeOutput, "--output", "-o", help_text="Sentences, or one JSON document at the end."),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that no listener knows.")]
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
 ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from", "--since")]
@@ -303,6 +323,13 @@ AllOwners = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the effect and change nothing.")]
+
+
+def waited_for(wait: int | None, wait_for: AppliedBy | None) -> AppliedBy:
+    """Who must have applied the change. Raises a usage error for --wait-for without --wait."""
+    if wait_for is not None and wait is None:
+        raise typer.BadParameter("--wait-for needs --wait: say how long, such as --wait 10s.")
+    return wait_for or ALL_LISTENERS
 
 
 def reason_to_force(force: bool, force_reason: str | None, reason: str | None = None) -> str | None:

@@ -26,6 +26,7 @@ from blocklist.model.errors import (
     UnavailableError,
     UnknownNodeError,
 )
+from blocklist.model.node import ALL_LISTENERS, AppliedBy
 from blocklist.wire.body import (
     AMBIGUOUS_PROBLEM,
     DISMISSED_PROBLEM,
@@ -66,13 +67,14 @@ class AppliedCount:
         return 0 < self.total == self.applied
 
     @classmethod
-    def of_status(cls, status: NodeStatusBody) -> Self:
-        """The numbers for the last change of a node."""
-        there = [one for one in status.listeners if not one.not_here]
+    def of_status(cls, status: NodeStatusBody, by: AppliedBy = ALL_LISTENERS) -> Self:
+        """The numbers for the last change of a node at those listeners whom `by` counts."""
+        counted = [one for one in status.listeners if one.role == "RESOURCE_MANAGER" or not by.managers]
+        there = [one for one in counted if not one.not_here]
         missing = tuple(one.id for one in there if not one.applied and one.refused is None)
         refused = tuple(one.id for one in there if not one.applied and one.refused is not None)
-        not_here = tuple(one.id for one in status.listeners if one.not_here)
-        return cls(status.applied, status.of, missing, refused, not_here=not_here)
+        not_here = tuple(one.id for one in counted if one.not_here)
+        return cls(sum(one.applied for one in there), len(there), missing, refused, not_here=not_here)
 
     def and_also(self, other: Self) -> Self:
         """The result for this change and another one: a listener counts if it has applied what is for it of both."""

@@ -43,7 +43,16 @@ from blocklist.client.transport import (
 from blocklist.model.claims import check_owner
 from blocklist.model.errors import CompactedError, ConflictError, InvalidError, UnavailableError
 from blocklist.model.listing import NodeDetails, NodeListing
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_id, check_node_id, check_text
+from blocklist.model.node import (
+    ALL_LISTENERS,
+    PERMANENT,
+    AppliedBy,
+    BlockAction,
+    BlockedNode,
+    check_id,
+    check_node_id,
+    check_text,
+)
 from blocklist.model.time import parse_duration_or_forever
 from blocklist.wire.body import Json
 from blocklist.wire.nodes import ClaimsPage, DryRunBody, ListedNode, NodeClaims, RemovedClaimBody
@@ -271,22 +280,26 @@ class BlocklistClient:
         nodes: Iterable[BlockedNode],
         *,
         allow_merge: bool = False,
+        replace_own: bool = False,
         force: str | None = None,
         strict: bool = False,
         wait: int | None = None,
+        applied_by: AppliedBy = ALL_LISTENERS,
     ) -> BlockNodesResult:
         """Block several nodes, all or none, in one revision each.
 
         Their `start` and `canary` are ignored: blocks start now, and only put_claim leaves a canary.
 
-        `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
-        seconds (at most 60) to wait until all live listeners have applied the change. Raises ConflictError with every
-        conflict, LimitError, and InvalidError for a duplicate node or a value that the service rejects; if `strict`,
-        UnknownNodeError for a node that no listener knows.
+        With `replace_own` the caller's own claims become these blocks, which may be shorter or weaker; those of others
+        stay. `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
+        seconds (at most 60) to wait until the live listeners, or those of `applied_by`, have applied the change. Raises
+        ConflictError with every conflict, LimitError, and InvalidError for a duplicate node or a value that the service
+        rejects; if `strict`, UnknownNodeError for a node that no listener knows.
         """
-        params = _block_params(force, strict=strict)
+        params = _block_params(force, strict=strict, replace_own=replace_own)
+        body = _block_bodies(nodes, allow_merge)
         return _block_result(
-            self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge), wait=wait)
+            self._request("PUT", _NODES_PATH, params=params, json=body, wait=wait, applied_by=applied_by)
         )
 
     def block_selected(
@@ -329,12 +342,20 @@ class BlocklistClient:
         """
         return self.unblock_node(node_id, wait=wait).applied
 
-    def unblock_node(self, node_id: str, *, only_own: bool = False, wait: int | None = None) -> UnblockResult:
+    def unblock_node(
+        self,
+        node_id: str,
+        *,
+        only_own: bool = False,
+        wait: int | None = None,
+        applied_by: AppliedBy = ALL_LISTENERS,
+    ) -> UnblockResult:
         """As unblock, and return the name under which the node was blocked: `node_id`, if a proxy has removed it.
 
         With `only_own` only the caller's claim is removed. Raises NotFoundError if the caller has none.
         """
-        response = self._request("DELETE", node_path(node_id), params=_own_params(only_own), wait=wait)
+        params = _own_params(only_own)
+        response = self._request("DELETE", node_path(node_id), params=params, wait=wait, applied_by=applied_by)
         if not only_own:
             return UnblockResult(id=response.node_id or node_id, applied=response.applied)
         body = parse_body(RemovedClaimBody, response.object())
@@ -382,11 +403,12 @@ class BlocklistClient:
         nodes: Iterable[BlockedNode],
         *,
         allow_merge: bool = False,
+        replace_own: bool = False,
         force: str | None = None,
         strict: bool = False,
     ) -> DryRunBody:
         """The effect that block_nodes would have. Raises the same errors, but `refused` names a limit."""
-        params = {"dryRun": "true"} | _block_params(force, strict=strict)
+        params = {"dryRun": "true"} | _block_params(force, strict=strict, replace_own=replace_own)
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge))
         return _dry_run(response)
 
@@ -555,8 +577,10 @@ class BlocklistClient:
         params: Params | None = None,
         json: Json | None = None,
         wait: int | None = None,
+        applied_by: AppliedBy = ALL_LISTENERS,
     ) -> ApiResponse:
-        headers = {} if wait is None else {"Prefer": f"wait={wait}"}
+        others = "" if applied_by == ALL_LISTENERS else f", applied-by={applied_by}"
+        headers = {} if wait is None else {"Prefer": f"wait={wait}{others}"}
         timeouts = httpx.Timeout(self._timeout, read=self._timeout + (wait or 0))
         try:
             with self._http.stream(
@@ -656,8 +680,9 @@ def _own_params(only_own: bool) -> dict[str, str]:
     return {"owner": "me"} if only_own else {}
 
 
-def _block_params(force: str | None, *, strict: bool) -> dict[str, str]:
-    return ({} if force is None else {"force": force}) | ({"strict": "true"} if strict else {})
+def _block_params(force: str | None, *, strict: bool, replace_own: bool = False) -> dict[str, str]:
+    flags = {"strict": strict, "replace": replace_own}
+    return ({} if force is None else {"force": force}) | {name: "true" for name, given in flags.items() if given}
 
 
 def _dry_run(response: ApiResponse) -> DryRunBody:

@@ -120,13 +120,19 @@ class Draft:
         found = find_blocked(self, node_id, self.now)
         return found[0] if len(found) == 1 else None
 
-    def block(self, node: BlockedNode, *, allow_merge: bool, repeat: Repeat | None = None) -> BlockedNode:
+    def block(
+        self, node: BlockedNode, *, allow_merge: bool, repeat: Repeat | None = None, replace_own: bool = False
+    ) -> BlockedNode:
         """Block a node, or merge with its existing block (FLIP-224, Add); return the resulting node.
 
         It becomes a claim of the author, or is merged into that. The existing block keeps its id, which may be another
         name of the machine. If the claim does not change, nothing does. `repeat` is that of a new claim. `node` is no
-        canary: only `put_claim` makes one. Raises ConflictError if the node is blocked and `allow_merge` is false.
+        canary: only `put_claim` makes one. With `replace_own` the author's claim becomes this block, which may be
+        shorter or weaker; those of others stay. Raises ConflictError if the node is blocked, unless `allow_merge` or
+        `replace_own`.
         """
+        if replace_own:
+            return self.put_claim(default_owner(self.author.name), node).node
         current = self.get_blocked(node.id)
         if current is None:
             return self._record_new((self._own_claim(node, repeat),))
@@ -143,8 +149,10 @@ class Draft:
         after = with_claim(claims, self._own_claim(block, repeat))
         return self._record_claims(self._expire_claims(current), after)
 
-    def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
-        """Block several nodes, all or none: id to node and allow_merge.
+    def block_many(
+        self, nodes: Mapping[str, tuple[BlockedNode, bool]], *, replace_own: bool = False
+    ) -> dict[str, BlockedNode]:
+        """Block several nodes, all or none: id to node and allow_merge. `replace_own` is as in `block`.
 
         Raises InvalidError if two ids mean one machine, ConflictError with every conflict; then nothing was changed.
         """
@@ -152,12 +160,15 @@ class Draft:
         conflicts = {
             node_id: current
             for node_id, (_, allow_merge) in nodes.items()
-            if not allow_merge and (current := self.get_blocked(node_id))
+            if not (allow_merge or replace_own) and (current := self.get_blocked(node_id))
         }
         if conflicts:
             lines = [self._already_blocked(node) for node in conflicts.values()]
             raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are already blocked.", conflicts, lines)
-        return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
+        return {
+            node_id: self.block(node, allow_merge=allow_merge, replace_own=replace_own)
+            for node_id, (node, allow_merge) in nodes.items()
+        }
 
     def unblock(self, node_id: str) -> BlockedNode:
         """Unblock a node before its end, whoever claims it; return it as it was. Dismisses what automatic owners claim.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from itertools import islice, product
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from blocklist.model.errors import InvalidError
 from blocklist.model.names import normalize_address
@@ -359,3 +359,31 @@ def any_silent(jobs: Iterable[bool], *, managers_report: bool = False) -> bool:
     """
     reporting = list(jobs)
     return not (all(reporting) and (reporting or managers_report))
+
+
+class AppliedBy(NamedTuple):
+    """Who must have applied a change: a share of the live listeners in percent, or all ResourceManagers."""
+
+    percent: int = 100
+    managers: bool = False
+
+    def __str__(self) -> str:
+        return "managers" if self.managers else f"{self.percent}%"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`95%` or `managers`. Raises ValueError with a sentence."""
+        if text == "managers":
+            return cls(managers=True)
+        number = text.removesuffix("%")
+        if number == text or not (number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= _ALL):
+            raise ValueError(f"{text[:64]!a} is neither a share of the listeners, such as 95%, nor managers.")
+        return cls(percent=int(number))
+
+    def is_met(self, applied: int, total: int) -> bool:
+        """Whether `applied` of `total` listeners, which are at least one, are enough."""
+        return total > 0 and _ALL * applied >= self.percent * total
+
+
+_ALL: Final = 100
+ALL_LISTENERS: Final = AppliedBy()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.cli.drain import DrainDisplay, DrainFollower
+from blocklist.cli.drain import DrainDisplay, DrainFollower, DrainRules
 from blocklist.wire.listeners import NodeStatusBody
 from tests.integration.command import Command, interrupt
 from tests.integration.conftest import StartInProcess
@@ -94,7 +94,7 @@ def test_a_listener_without_tasks_there_gets_a_line_only_if_it_takes_long(
     put(client, "n1", action="MARK_BLOCKED_AND_EVACUATE_TASKS")
     display = Lines()
     with BlocklistClient(service.url) as own:
-        follower = DrainFollower(own, ["n1"], {}, display, ignore_lapsed=False, grace=grace)
+        follower = DrainFollower(own, ["n1"], {}, display, DrainRules(), grace=grace)
         follower.poll()
         waits = "has not applied it yet"
         assert set(display.lines) == {f"n1  etl  {waits}, 2 tasks running"} | {f"n1  {it}  {waits}" for it in pending}
@@ -126,7 +126,7 @@ def test_the_timeout_ends_a_drain_in_the_middle_of_a_rack(service: InProcessServ
     display = Lines()
     with SlowClient(service.url) as slow:
         slow.read = []
-        left = DrainFollower(slow, rack, {}, display, ignore_lapsed=False).run(1000)
+        left = DrainFollower(slow, rack, {}, display, DrainRules()).run(1000)
     assert left == rack
     assert len(slow.read) <= 5
     assert "  n40  unknown: not read yet" in display.lines

@@ -14,6 +14,7 @@ from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import (
+    JM,
     RM,
     get_listener,
     heartbeat,
@@ -395,6 +396,41 @@ class TestWaiting:
         assert answer.headers["blocklist-refused"] == "etl"
         assert "blocklist-not-applied" not in answer.headers
         assert status(listener_client, "a")["applied"] == 1
+
+    @pytest.mark.parametrize(
+        ("by", "applied", "pending"), [("75%", "3/4", "gc"), ("managers", "2/2", None), ("MANAGERS", "3/4", "gc")]
+    )
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_share_or_the_managers_are_enough(
+        self, timed: InProcessService, change: Change, by: str, applied: str, pending: str | None
+    ) -> None:
+        """With hundreds of jobs, one is always in garbage collection. An unknown preference is ignored."""
+        client = timed.client()
+        roles = {"jm": JM, "gc": JM, "rm": RM, "rm-2": RM}
+        for name, role in roles.items():
+            register(client, name, role=role, leaseSeconds=3600)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(change, client, "a", f"wait=30, applied-by={by}")
+            done = 1 if change is put_one else 2
+            wait_until(lambda: revision_of(client.get("/blocklist")) == done)
+            for name in roles.keys() - {"gc"}:
+                heartbeat(client, name, ackedRevision=done)
+            if by == "MANAGERS":
+                timed.until(waiting.done)
+            answer = waiting.result()
+        expected = "wait=30" if by == "MANAGERS" else f"wait=30, applied-by={by}"
+        assert answer.headers["preference-applied"] == expected
+        assert answer.headers["blocklist-applied"] == applied
+        assert answer.headers.get("blocklist-not-applied") == pending
+
+    def test_a_share_that_cannot_be_reached_ends_the_wait(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        receiver.report = {"refused": {"a": "Last live host."}}
+        receiver.register(listener_client, "etl")
+        register(listener_client, "silent", leaseSeconds=3600)
+        answer = put_one(listener_client, "a", "wait=60, applied-by=90%")
+        assert answer.headers["blocklist-applied"] == "0/2"
 
     def test_a_refusal_of_another_node_does_not_count(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         receiver.report = {"refused": {"b": "Last live host."}}

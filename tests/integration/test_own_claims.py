@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,7 @@ AsPerson = Callable[[str], Command]
 @pytest.fixture
 def secured(tmp_path: Path, databases: Databases) -> Iterator[SecuredInProcess]:
     nodes = tmp_path / "nodes.csv"
-    nodes.write_text("id,labels\nw1,rack=r1\nw2,rack=r1\nw3,rack=r1\nw4,\nw5,\n")
+    nodes.write_text("id,labels\nw1,rack=r1\nw2,rack=r1\nw3,rack=r1\nw4,\nw5,\nw6,\nw7,\nw8,\n")
     with secured_in_process(tmp_path, databases, nodes_file=str(nodes)) as secured:
         yield secured
 
@@ -77,7 +80,10 @@ def test_all_owners_are_named_before_they_lose_their_claims(secured: SecuredInPr
     assert "bob, forever: Broken DIMM" in done.stderr
     assert "--yes" in done.stderr
     assert blocked(secured) == {"w1", "w2"}
-    assert as_person("carol").stdout_of("unblock", "w1", "--all-owners", "--yes") == "w1 unblocked\n"
+    done = as_person("carol").run("unblock", "w1", "--all-owners", "--yes")
+    assert (done.returncode, done.stdout) == (0, "w1 unblocked\n")
+    assert "anna, until" in done.stderr
+    assert "bob, forever: Broken DIMM" in done.stderr
     assert blocked(secured) == {"w2"}
 
 
@@ -139,3 +145,147 @@ def test_without_owner_a_delete_frees_the_node(
         answer = client.delete("/blocklist/nodes/w1")
     assert (answer.status_code, answer.content) == (200, b"")
     assert blocked(secured) == {"w2"}
+
+
+def claims_on(secured: SecuredInProcess, node: str) -> dict[str, dict[str, str]]:
+    """The claims on a node, by owner."""
+    with secured.client(secured.admin) as client:
+        return {it["owner"]: it for it in client.get(f"/blocklist/nodes/{node}/claims").json()["claims"]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("block", "w1", "w2", "-r", "Kernel", "-d", "30m", "--replace"), ("extend", "w1", "w2", "-d", "30m", "--replace")],
+    ids=["block", "extend"],
+)
+def test_ones_own_claim_may_be_shortened(
+    secured: SecuredInProcess, as_person: AsPerson, arguments: tuple[str, ...]
+) -> None:
+    anna, before = as_person("anna"), claims_on(secured, "w1")
+    preview = anna.stdout_of(*arguments, "--dry-run")
+    assert preview.splitlines()[0].startswith("w1 would be blocked forever")
+    assert claims_on(secured, "w1") == before
+    first, second = anna.stdout_of(*arguments).splitlines()
+    assert re.fullmatch(
+        r"w1 now blocked until .* \(in 30m\) by you; it stays blocked by bob, forever: Broken DIMM", first
+    )
+    assert re.fullmatch(r"w2 now blocked until .* \(in 30m\)", second)
+    after = claims_on(secured, "w1")
+    assert after["bob"] == before["bob"]
+    assert int(after["anna"]["endTimestamp"]) < int(before["anna"]["endTimestamp"])
+    assert after["anna"]["startTimestamp"] == before["anna"]["startTimestamp"]
+    (change,) = anna.stdout_of("history", "w2", "--type", "narrowed", "-o", "name").splitlines()
+    assert change == "w2"
+
+
+def test_ones_own_claim_may_be_weakened(secured: SecuredInProcess, as_person: AsPerson) -> None:
+    anna = as_person("anna")
+    anna.stdout_of("block", "w2", "-r", "Kernel", "--evacuate", "--forever", "--merge")
+    assert anna.stdout_of("block", "w2", "-r", "Fan", "--forever", "--replace") == "w2 now blocked forever\n"
+    assert claims_on(secured, "w2")["anna"]["action"] == "MARK_BLOCKED"
+
+
+def test_without_a_claim_there_is_nothing_to_replace(secured: SecuredInProcess, as_person: AsPerson) -> None:
+    before = claims_on(secured, "w1")
+    done = as_person("carol").run("extend", "w1", "-d", "30m", "--replace")
+    assert done.returncode == 1
+    assert "w1 is unchanged: you have no claim on it; it is blocked by anna, until" in done.stdout
+    assert claims_on(secured, "w1") == before
+    as_person("carol").stdout_of("block", "w1", "-r", "Fan", "-d", "30m", "--replace")
+    assert {name: it for name, it in claims_on(secured, "w1").items() if name != "carol"} == before
+
+
+def test_merge_and_replace_are_two_things(as_person: AsPerson) -> None:
+    done = as_person("anna").run("block", "w1", "-r", "x", "--merge", "--replace")
+    assert (done.returncode, "only one of --merge and --replace" in done.stderr) == (2, True)
+
+
+def test_the_selected_nodes_are_replaced_by_the_api(
+    secured: SecuredInProcess, as_person: AsPerson, tokens: dict[str, str]
+) -> None:
+    before = claims_on(secured, "w1")
+    body = {"action": "MARK_BLOCKED", "cause": "Fan", "endTimestamp": before["anna"]["endTimestamp"]}
+    with secured.client(tokens["anna"]) as client:
+        answer = client.put("/blocklist/nodes", params={"selector": "rack=r1", "replace": "true"}, json=body)
+        assert {name: it["status"] for name, it in answer.json().items()} == {"w1": 202, "w2": 202, "w3": 201}
+        assert client.put("/blocklist/nodes/w1", params={"replace": "true"}, json=body).status_code == 202
+        assert client.put("/blocklist/nodes/w1", params={"replace": "yes"}, json=body).status_code == 400
+        assert client.put("/claims/x", params={"replace": "true"}, json={"w1": body}).status_code == 400
+    assert claims_on(secured, "w1")["bob"] == before["bob"]
+    assert claims_on(secured, "w1")["anna"]["cause"] == "Fan"
+
+
+class TestJson:
+    """-o json: one document at the end, of one shape."""
+
+    MEMBERS = frozenset({"command", "dryRun", "ok", "nodes", "applied", "notes", "error"})
+
+    def document(self, command: Command, *arguments: str, code: int = 0) -> dict[str, Any]:
+        done = command.run(*arguments, "-o", "json")
+        assert done.returncode == code, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        assert set(document) - {"belowMinimum"} == self.MEMBERS
+        assert (document["command"], document["ok"]) == (arguments[0], code == 0)
+        return document
+
+    def results(self, document: dict[str, Any]) -> dict[str, str]:
+        assert all({"name", "result", "message", "node"} <= set(it) for it in document["nodes"])
+        return {it["name"]: it["result"] for it in document["nodes"]}
+
+    def test_block(self, as_person: AsPerson) -> None:
+        anna = as_person("anna")
+        made = self.document(anna, "block", "w2", "w3", "-r", "Kernel upgrade", "-d", "2h")
+        assert self.results(made) == {"w2": "already-blocked", "w3": "blocked"}
+        assert made["nodes"][1]["node"]["cause"] == "Kernel upgrade"
+        refused = self.document(anna, "block", "w3", "w4", "-r", "Fan", "--forever", code=1)
+        assert self.results(refused) == {"w3": "conflict", "w4": "not-changed"}
+        assert refused["error"]["type"] == "conflict"
+        waited = self.document(anna, "block", "w4", "-r", "Fan", "--forever", "--wait", "1s", code=1)
+        assert waited["applied"] == {
+            "applied": 0,
+            "of": 0,
+            "waitFor": "100%",
+            "enough": False,
+            "refused": {},
+            "pending": {},
+            "notHere": [],
+            "superseded": [],
+        }
+
+    def test_unblock(self, as_person: AsPerson) -> None:
+        anna = as_person("anna")
+        tried = self.document(anna, "unblock", "w1", "--dry-run")
+        assert (tried["dryRun"], self.results(tried)) == (True, {"w1": "stays-blocked"})
+        assert {it["owner"]: it["removed"] for it in tried["nodes"][0]["claims"]} == {"anna": True, "bob": False}
+        done = self.document(anna, "unblock", "w1", "w2", "w3", "w9")
+        assert self.results(done) == {
+            "w1": "stays-blocked",
+            "w2": "unblocked",
+            "w3": "not-blocked",
+            "w9": "not-blocked",
+        }
+        assert [it["owner"] for it in done["nodes"][0]["claims"]] == ["bob"]
+        assert self.results(self.document(anna, "unblock", "w1", code=1)) == {"w1": "not-own"}
+        asked = self.document(anna, "unblock", "w1", "--all-owners", code=1)
+        assert self.results(asked) == {"w1": "not-changed"}
+        assert asked["notes"][0].startswith("w1 is blocked by bob, forever: Broken DIMM")
+
+    def test_extend(self, as_person: AsPerson) -> None:
+        anna = as_person("anna")
+        done = self.document(anna, "extend", "w1", "w2", "w3", "-d", "5h", code=1)
+        assert self.results(done) == {"w1": "already-blocked", "w2": "extended", "w3": "not-blocked"}
+        shortened = self.document(anna, "extend", "w1", "-d", "1h", "--replace")
+        assert self.results(shortened) == {"w1": "replaced"}
+        assert [it["owner"] for it in shortened["nodes"][0]["claims"]] == ["bob"]
+
+    def test_drain(self, as_person: AsPerson) -> None:
+        held = self.document(as_person("anna"), "drain", "w3", "-r", "Kernel", "--timeout", "1", code=1)
+        assert self.results(held) == {"w3": "held"}
+        assert held["nodes"][0]["holders"][0]["hold"] == "unknown"
+
+    def test_a_service_that_is_away(self, binaries: Path) -> None:
+        away = Command(binaries, "http://127.0.0.1:9")
+        for command in (("block", "w1", "-r", "x"), ("unblock", "w1"), ("extend", "w1"), ("drain", "w1")):
+            document = self.document(away, *command, code=3)
+            assert document["error"]["type"] == "unavailable"
+            assert self.results(document) == {"w1": "not-changed"}

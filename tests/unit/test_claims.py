@@ -87,6 +87,20 @@ class TestMerge:
     def test_removing_a_claim_is_as_if_it_had_never_existed(self, claims: list[Claim], block: BlockedNode) -> None:
         assert without_owner(with_claim(claims, claim("carol", block)), "carol") == tuple(claims)
 
+    @given(claim_sets, ordinary_blocks, st.sampled_from(OWNERS))
+    def test_replacing_ones_own_claim_leaves_those_of_others(
+        self, claims: list[Claim], block: BlockedNode, owner: str
+    ) -> None:
+        block = replace(block, end=PERMANENT)
+        draft = drafted(*claims)
+        draft.author = Author(owner, Source.REQUEST)
+        before = draft.live_claims(node())
+        after = draft.block(block, allow_merge=False, replace_own=True)
+        others = without_owner(draft.live_claims(after), owner)
+        assert others == without_owner(before, owner)
+        (own,) = [it for it in draft.live_claims(after) if it.owner == owner]
+        assert (own.block.action, own.block.end, own.block.cause) == (block.action, block.end, block.cause)
+
     @given(claim_sets)
     def test_one_claim_is_the_block(self, claims: list[Claim]) -> None:
         assert merge_claims(claims[:1]) is claims[0].block

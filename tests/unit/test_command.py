@@ -16,7 +16,7 @@ from blocklist.cli.output import Table
 from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
-from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode, expand_nodes, merge
+from blocklist.model.node import MAX_NODES, PERMANENT, AppliedBy, BlockAction, BlockedNode, expand_nodes, merge
 from blocklist.model.text import escape_unprintable
 from blocklist.model.time import format_duration, parse_duration
 from blocklist.wire.listeners import AppliedBody, NodeStatusBody
@@ -338,6 +338,28 @@ class TestBlockSpec:
 def unused() -> int:
     """The default duration, where it must not be asked for."""
     raise AssertionError("an end was given")
+
+
+class TestAppliedBy:
+    @pytest.mark.parametrize(
+        ("text", "applied", "total", "met"),
+        [
+            ("95%", 380, 400, True),
+            ("95%", 379, 400, False),
+            ("1%", 0, 1, False),
+            ("100%", 2, 3, False),
+            ("managers", 2, 2, True),
+            ("50%", 0, 0, False),
+        ],
+    )
+    def test_a_share_of_the_listeners_is_enough(self, text: str, applied: int, total: int, met: bool) -> None:
+        assert AppliedBy.parse(text).is_met(applied, total) is met
+        assert str(AppliedBy.parse(text)) == text
+
+    @pytest.mark.parametrize("text", ["95", "0%", "101%", "9.5%", "-5%", "jobs", "", "%", "\u0669%", "9" * 5000 + "%"])
+    def test_anything_else_is_an_error_with_a_sentence(self, text: str) -> None:
+        with pytest.raises(ValueError, match="such as 95%, nor managers"):
+            AppliedBy.parse(text)
 
 
 class TestEndAndTolerance:
