@@ -78,7 +78,6 @@ class Service:
 
         # The list
         self.inventory = Inventory()
-        self.known_nodes = KnownNodes(self.inventory)
         aliases, machine_of = self.inventory.aliases, self.inventory.machine_of
         store.use_aliases(aliases)
         tracker = BlocklistTracker(loaded.snapshot, aliases)
@@ -102,6 +101,7 @@ class Service:
             max_listeners=settings.max_listeners_per_token, max_bytes=settings.max_report_bytes_per_token
         )
         self.directory = ListenerDirectory(self.view, self.evidence, confirmed_nodes, self.inventory, quota, clock)
+        self.known_nodes = KnownNodes(self.inventory, self.directory.is_nowhere)
         self.usable_nodes = UsableNodes(self.directory, self.view, confirmed_nodes)
         self.nodes_file = NodesFile(
             settings.nodes_file,

@@ -117,8 +117,9 @@ class RequestedChange:
             body = _dry_run_body(self.service, tried.value, nodes(tried.value.value))
             return JsonResponse(self.request, dump_json(body), revision=tried.revision)
         outcome = await submit_within_limits(self.service, command, self.principal, self.author)
-        response = respond(outcome)
         waited = await wait_until_applied(self.request, outcome, nodes(outcome.value), self.wait)
+        # After the wait, managers have told whether their clusters have the nodes.
+        response = respond(outcome)
         response.raw_headers.extend(waited)
         return response
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections import defaultdict
 from http import HTTPStatus
+from itertools import combinations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -143,6 +145,7 @@ def known_node_body(service: Service, node: InventoryNode) -> Json:
         "addresses": list(node.addresses),
         "labels": dict(sorted(node.labels.items())),
         "conflicts": {name: list(others) for name, others in node.conflicts.items()},
+        **clusters_of(service, node),
         "reportedBy": reporters,
         "taskManagers": [
             {"id": each.id, "listener": each.listener, "runningTasks": each.running_tasks} for each in task_managers
@@ -153,6 +156,16 @@ def known_node_body(service: Service, node: InventoryNode) -> Json:
         "blocks": blocks,
         "lastSeen": str(max(seen)) if seen else None,
     }
+
+
+def clusters_of(service: Service, node: InventoryNode) -> Json:
+    """The clusters whose managers report a node, and whether they may mean different machines."""
+    identities = defaultdict[str, set[str]](set)
+    for source, names in service.inventory.identities_by_manager(node.id).items():
+        if (entry := service.directory.get(source.name)) is not None and entry.listener.cluster is not None:
+            identities[entry.listener.cluster] |= names
+    conflict = any(first.isdisjoint(second) for first, second in combinations(identities.values(), 2))
+    return {"clusters": sorted(identities), "clusterConflict": conflict}
 
 
 def _blocks(service: Service, node: InventoryNode) -> list[BlockedNode]:

@@ -219,6 +219,7 @@ def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntr
     listener, lease_time = entry.listener, entry.lease_time(service.directory.lease_time())
     return listener_body(
         listener,
+        cluster=service.directory.cluster_of(entry),
         now=lease_time,
         revision=service.view.tracker.revision,
         lag=entry.lag_ms(service.feed, service.clock()),

@@ -55,6 +55,7 @@ class ListenerProgress:
 
     id: str
     role: str
+    cluster: str | None
     state: BlockState
     applied_at: int | None
     delay_ms: int | None
@@ -76,7 +77,9 @@ class ListenerProgress:
         return self.state is BlockState.NOT_HERE
 
     @classmethod
-    def of_listener(cls, entry: ListenerEntry, change: Change, task_managers: Sequence[TaskManager]) -> Self:
+    def of_listener(
+        cls, service: Service, entry: ListenerEntry, change: Change, task_managers: Sequence[TaskManager]
+    ) -> Self:
         """The current state; `task_managers` are those of the listener on the node of the change."""
         reports = entry.reports_task_managers or entry.listener.role is ListenerRole.RESOURCE_MANAGER
         tasks = TaskCount.of((each.running_tasks for each in task_managers), silent=not reports)
@@ -89,6 +92,7 @@ class ListenerProgress:
         return cls(
             id=entry.id,
             role=entry.listener.role.value,
+            cluster=service.directory.cluster_of(entry),
             state=state,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
@@ -116,7 +120,8 @@ def applied_by_live_listeners(service: Service, change: Change) -> list[Listener
     """The progress of each live listener, sorted by id."""
     there = by_listener(task_managers_on(service, change.node.id))
     progress = [
-        ListenerProgress.of_listener(entry, change, there.get(entry.id, ())) for entry in service.directory.live()
+        ListenerProgress.of_listener(service, entry, change, there.get(entry.id, ()))
+        for entry in service.directory.live()
     ]
     return sorted(progress, key=lambda listener: listener.id)
 
@@ -125,9 +130,10 @@ def state_at_all(service: Service, change: Change, listeners: Sequence[ListenerP
     """What is known of the change at all live listeners together, and of what runs on its node."""
     directory = service.directory
     return block_state(
-        directory.tasks_on(change.node.id, silent=directory.any_silent()),
+        directory.tasks_on(change.node.id, silent=directory.silent_on()(change.node.id)),
         refused=any(each.state is BlockState.REFUSED for each in listeners),
         applied=not any(each.pending for each in listeners),
+        not_here=directory.is_nowhere(change.node.id),
     )
 
 
@@ -330,6 +336,7 @@ def _progress_body(progress: ListenerProgress) -> Json:
     return {
         "id": progress.id,
         "role": progress.role,
+        "cluster": progress.cluster,
         "applied": progress.applied,
         "notHere": progress.not_here,
         "appliedAt": None if progress.applied_at is None else str(progress.applied_at),

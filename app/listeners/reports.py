@@ -508,9 +508,13 @@ _CHARACTERS: Final = ascii_lowercase + digits + "-_"
 
 @dataclass(frozen=True, slots=True)
 class KnownNodes:
-    """The nodes of the inventory: all that listeners or the file of nodes name."""
+    """The nodes of the inventory: all that listeners or the file of nodes name.
+
+    `is_nowhere` is whether no cluster has a node: that may be known although no manager reports any nodes.
+    """
 
     inventory: Inventory
+    is_nowhere: Callable[[str], bool] = lambda _: False
 
     def __bool__(self) -> bool:
         """Whether any node is known."""
@@ -527,8 +531,10 @@ class KnownNodes:
         return {name: [*map(self.inventory.spelling, sorted(ids))] for name, ids in meant.items() if len(ids) > 1}
 
     def unknown(self, node_ids: Iterable[str]) -> dict[str, str | None]:
-        """Those that no listener knows, with the node that was probably meant. Empty if no node is known at all."""
-        unknown = [node_id for node_id in node_ids if self and not self._is_named(node_id)]
+        """Those that no listener knows, with the node that was probably meant. None is unknown if no node is known,
+        unless every manager says so.
+        """
+        unknown = [it for it in node_ids if not self._is_named(it) and (self or self.is_nowhere(it))]
         suggestions = [self._suggestion(node_id) for node_id in unknown[:MAX_SUGGESTIONS]]
         return dict.fromkeys(unknown) | dict(zip(unknown, suggestions, strict=False))
 

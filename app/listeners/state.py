@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from app.engine.broadcast import Broadcast
@@ -42,7 +43,7 @@ from blocklist.model.names import (
     normalize_name,
 )
 from blocklist.model.node import NO_TASKS, BlockState, TaskCount, any_silent, block_state
-from blocklist.model.reported_node import NodeSource, SourceKind
+from blocklist.model.reported_node import CLUSTER_LABEL, NodeSource, SourceKind, in_cluster
 from blocklist.model.usable_nodes import (
     ListenerNodes,
     believed_nodes,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from app.watch import ChangeFeed
 
 
+_NODES_FOR_CLUSTER: Final = 16
+"""Number of TaskManagers of a job whose nodes tell its cluster."""
 MAX_ACKS: Final = 256
 """Number of acknowledgements per listener whose times are kept; also of nodes that were pending."""
 
@@ -67,9 +70,10 @@ class ListenerEntry:
     callers see it, `logged_error` the same in the log of this replica.
     `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
     (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
-    `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
-    pairs of a revision and when it was acknowledged (Unix ms); `in_force_since` is when a node was last no longer
-    reported as refused, pending or not here (Unix ms).
+    `has_unplaced_tasks` is whether tasks run on TaskManagers whose nodes it does not report. `indexed_cluster` is the
+    cluster to which its nodes belong in the inventory. `task_manager_nodes` and `believed_nodes` are as last computed,
+    each with what it was computed from. `acks` are pairs of a revision and when it was acknowledged (Unix ms);
+    `in_force_since` is when a node was last no longer reported as refused, pending or not here (Unix ms).
     """
 
     listener: Listener
@@ -82,6 +86,8 @@ class ListenerEntry:
     reported_at: dict[str, int] = field(default_factory=dict)
     nodes: frozenset[str] | None = None
     task_manager_nodes: tuple[set[str], frozenset[str]] | None = None
+    has_unplaced_tasks: bool = False
+    indexed_cluster: str | None = None
     believed_nodes: tuple[tuple[frozenset[str] | None, frozenset[str], int], frozenset[str]] | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
     aliases: Aliases = no_aliases
@@ -154,8 +160,8 @@ class ListenerEntry:
 
     @property
     def reports_task_managers(self) -> bool:
-        """Whether it has reported where its TaskManagers run; that it has none is a report, too."""
-        return self.report.task_managers is not None
+        """Whether it has reported where all its tasks run; that it has no TaskManager is a report, too."""
+        return self.report.task_managers is not None and not self.has_unplaced_tasks
 
     def refusal_of(self, node_id: str) -> str | None:
         """The reason why it does not carry out the block of this node, reported under any name of the machine."""
@@ -305,18 +311,44 @@ class ListenerDirectory:
         """Whether any listener, live or not, has a minimum number of usable nodes."""
         return bool(self._with_minimum)
 
-    def any_silent(self) -> bool:
-        """Whether any job may run tasks that it does not report; one that has lapsed may."""
+    def silent_on(self) -> Callable[[str], bool]:
+        """A function that tells whether any job may run tasks on a node that it does not report; for many nodes.
+
+        A job that has lapsed may. What a manager reports tells nothing about nodes of other clusters.
+        """
         now = self.lease_time()
         jobs = (entry for entry in self._entries.values() if entry.listener.role is ListenerRole.JOB_MASTER)
-        managers = (entry for entry in self._resource_managers.values() if entry.is_live(now))
-        return any_silent(
-            (entry.is_live(now) and entry.reports_task_managers for entry in jobs),
-            managers_report=any(entry.reports_task_managers for entry in managers),
-        )
+        reporting = [entry.is_live(now) and entry.reports_task_managers for entry in jobs]
+        silent, with_managers = any_silent(reporting), any_silent(reporting, managers_report=True)
+        managers = [entry for entry in self.live_managers() if entry.reports_task_managers]
+
+        def is_silent(node_id: str) -> bool:
+            here = silent and any(not entry.says_not_here(node_id) for entry in managers)
+            return with_managers if here else silent
+
+        return is_silent
+
+    def live_managers(self) -> list[ListenerEntry]:
+        """The live ResourceManagers."""
+        now = self.lease_time()
+        return [entry for entry in self._resource_managers.values() if entry.is_live(now)]
+
+    def cluster_of(self, entry: ListenerEntry) -> str | None:
+        """The cluster as it registered; else, of a job, that of the nodes where it runs. None if unknown."""
+        if entry.listener.cluster is not None or entry.listener.role is ListenerRole.RESOURCE_MANAGER:
+            return entry.listener.cluster
+        nodes = islice((entry.report.task_managers or {}).values(), _NODES_FOR_CLUSTER)
+        found = {self.inventory.labels_of(node).get(CLUSTER_LABEL) for node in nodes} - {None}
+        return found.pop() if len(found) == 1 else None
+
+    def is_nowhere(self, node_id: str) -> bool:
+        """Whether no cluster has the node: every manager says so, and nobody else knows it either."""
+        managers = self.live_managers()
+        nowhere = bool(managers) and all(entry.says_not_here(node_id) for entry in managers)
+        return nowhere and not self.inventory.known_as(node_id)
 
     def tasks_on(self, node_id: str, *, silent: bool) -> TaskCount:
-        """The tasks on a node, under any name of the machine. `silent` is what `any_silent` returns: for many nodes."""
+        """The tasks on a node, under any name of the machine. `silent` is whether there may be others."""
         reported = self._view.task_managers.with_listeners_on(node_id)
         return TaskCount.of((self.running_tasks(*each) for each in reported), silent=silent)
 
@@ -394,6 +426,9 @@ class ListenerDirectory:
             self._evidence.remove_application(entry.id)
         if self.inventory_updater.remove_source(_source_with_other_role(entry)):
             self._update_inventory(entry, {"nodes", "task_managers"})
+        elif entry.report.nodes is not None and entry.indexed_cluster != entry.listener.cluster:
+            self._update_inventory(entry, {"nodes"})
+        entry.indexed_cluster = entry.listener.cluster
 
     def remove(self, listener_id: str) -> None:
         """Remove a listener, if it is there."""
@@ -419,6 +454,7 @@ class ListenerDirectory:
         """Keep nothing that only counts while the listener is live."""
         self._confirmed_nodes.set_trusted(entry.id, ())
         entry.report, entry.nodes, entry.task_manager_nodes, entry.believed_nodes = EMPTY_REPORT, None, None, None
+        entry.has_unplaced_tasks = False
         self._quota.record(entry.id, 0)
 
     def check_size(self, entry: ListenerEntry, report: Report) -> None:
@@ -458,6 +494,9 @@ class ListenerDirectory:
         if changed & {"refused", "pending", "not_here"}:
             entry.note_in_force(before, at)
             self._signal()
+        if changed & {"task_managers", "running_tasks"}:
+            placed = entry.report.task_managers or {}
+            entry.has_unplaced_tasks = any(count and it not in placed for it, count in entry.running_tasks.items())
         if changed & {"task_managers", "nodes"}:
             self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
             self._count_nodes(entry)
@@ -482,7 +521,8 @@ class ListenerDirectory:
     def _update_inventory(self, entry: ListenerEntry, changed: Collection[str]) -> None:
         source, report = source_of(entry), entry.report
         if "nodes" in changed:
-            self.inventory_updater.set_nodes(source, report.nodes or ())
+            cluster = entry.listener.cluster if source.kind is SourceKind.MANAGER else None
+            self.inventory_updater.set_nodes(source, in_cluster(report.nodes or (), cluster))
         if "task_managers" in changed:
             self.inventory_updater.set_running(source, (report.task_managers or {}).values())
 

@@ -289,7 +289,7 @@ class ListenerObserver:
         if not live:
             return []
         # What all nodes share, once, as there may be many.
-        silent = self._directory.any_silent()
+        silent_on = self._directory.silent_on()
         acked = min(entry.confirmed_revision for entry in live)
         reporting = [entry for entry in live if entry.refused or entry.pending]
         found: list[Event] = []
@@ -297,9 +297,10 @@ class ListenerObserver:
             if number % _NODES_PER_TURN == 0:
                 await asyncio.sleep(0)
             state = block_state(
-                self._directory.tasks_on(name, silent=silent),
+                self._directory.tasks_on(name, silent=silent_on(name)),
                 refused=any(entry.refusal_of(name) is not None for entry in reporting),
                 applied=acked >= node.revision and all(entry.pending_reason_of(name) is None for entry in reporting),
+                not_here=self._directory.is_nowhere(name),
             )
             if state is BlockState.EMPTY:
                 found += self._mark_evacuated(name, node)

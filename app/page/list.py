@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
@@ -116,9 +116,9 @@ def list_page(service: Service, list_filter: ListFilter) -> ListPage:
     live = service.directory.live()
     acked = sorted(entry.confirmed_revision for entry in live)
     not_in_force = _not_in_force(live, shown)
-    silent = service.directory.any_silent()
+    silent_on = service.directory.silent_on()
     return ListPage(
-        rows=[_row(service, node, acked, not_in_force.get(node.id, ()), silent=silent) for node in shown],
+        rows=[_row(service, node, acked, not_in_force[node.id], silent=silent_on(node.id)) for node in shown],
         filter=list_filter,
         blocked=len(nodes),
         evacuated=sum(node.evacuates for node in nodes),
@@ -162,30 +162,38 @@ def _filtered(service: Service, nodes: Sequence[BlockedNode], list_filter: ListF
     ]
 
 
-def _not_in_force(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> dict[str, list[int]]:
-    """For each node that is refused or pending, the acknowledged revisions of the listeners that report so."""
-    not_in_force = defaultdict[str, list[int]](list)
+class _NotInForce(NamedTuple):
+    """The acknowledged revisions of listeners: those that refuse a node or where it is pending, those without it."""
+
+    refused: list[int]
+    not_here: list[int]
+
+
+def _not_in_force(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> Mapping[str, _NotInForce]:
+    """What listeners report of each node that is shown."""
+    found = {node.id: _NotInForce([], []) for node in shown}
     for entry in live:
-        for node in shown if entry.refused or entry.pending else ():
+        for node in shown if entry.refused or entry.pending or entry.report.not_here else ():
             if (entry.refusal_of(node.id) or entry.pending_reason_of(node.id)) is not None:
-                not_in_force[node.id].append(entry.confirmed_revision)
-    return not_in_force
+                found[node.id].refused.append(entry.confirmed_revision)
+            elif entry.says_not_here(node.id):
+                found[node.id].not_here.append(entry.confirmed_revision)
+    return found
 
 
 def _row(
-    service: Service, node: BlockedNode, acked: Sequence[int], not_in_force: Sequence[int], *, silent: bool
+    service: Service, node: BlockedNode, acked: Sequence[int], not_in_force: _NotInForce, *, silent: bool
 ) -> ListRow:
-    """`acked` are the acknowledged revisions of the listeners, sorted; `not_in_force` of those that refuse the node, or
-    where it is pending.
-    """
+    """`acked` are the acknowledged revisions of the listeners, sorted."""
     last_changes = service.last_changes
     revision = last_changes.revision_of(node.id, service.view.tracker.revision)
+    refused, not_here = (sum(own >= revision for own in revisions) for revisions in not_in_force)
     return ListRow(
         node=node,
         created_by=last_changes.created_by(node.id),
         tasks=service.directory.tasks_on(node.id, silent=silent),
-        applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in not_in_force),
-        listeners=len(acked),
+        applied=len(acked) - bisect_left(acked, revision) - refused - not_here,
+        listeners=len(acked) - not_here,
     )
 
 
@@ -399,18 +407,24 @@ def group_blocks(blocks: Iterable[OwnedBlock]) -> list[BlockGroup]:
 
 @dataclass(frozen=True, slots=True)
 class ReportedBlocks:
-    """A live listener, and the blocked nodes that it reports as refused and as pending, under any name."""
+    """A live listener, and the blocked nodes that it reports as refused, as pending and as not here, by their ids."""
 
     entry: ListenerEntry
     refused: frozenset[str]
     pending: frozenset[str]
+    not_here: frozenset[str]
 
 
 async def reported_blocks(service: Service) -> list[ReportedBlocks]:
     """All live listeners, by id."""
     live = sorted(service.directory.live(), key=lambda entry: entry.id)
     return [
-        ReportedBlocks(entry, await _blocked(service, entry.refused), await _blocked(service, entry.pending))
+        ReportedBlocks(
+            entry,
+            await _blocked(service, entry.refused),
+            await _blocked(service, entry.pending),
+            frozenset(filter(entry.says_not_here, await _blocked(service, entry.report.not_here or ()))),
+        )
         for entry in live
     ]
 
@@ -433,6 +447,7 @@ async def _group_row(service: Service, group: BlockGroup, reports: Sequence[Repo
         task_managers += len(there)
         running += [each.running_tasks for each in there]
     names = {node.id for node in group.nodes}
+    reports = [each for each in reports if not (each.entry.has_confirmed(revision) and names <= each.not_here)]
     acked = [each for each in reports if each.entry.has_confirmed(revision)]
     refusing = [each.entry.id for each in acked if not names.isdisjoint(each.refused)]
     applied = {each.entry.id for each in acked if names.isdisjoint(each.refused | each.pending)}
@@ -445,7 +460,7 @@ async def _group_row(service: Service, group: BlockGroup, reports: Sequence[Repo
         pending=[each.entry.id for each in reports if each.entry.id not in applied.union(refusing)],
         refused=refusing,
         task_managers=task_managers,
-        tasks=TaskCount.of(running, silent=bool(group.evacuated) and service.directory.any_silent()),
+        tasks=TaskCount.of(running, silent=bool(group.evacuated) and any(map(service.directory.silent_on(), names))),
     )
 
 

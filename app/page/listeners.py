@@ -137,10 +137,11 @@ class ListenerState:
 
     Of a listener that is not live, `hosts` and `refusals` are as old as its last heartbeat; None if they are not known
     any more. `behind` is in revisions, None if it has not applied the whole list yet; `lag` in milliseconds. `unknown`
-    has a sentence for each fact that it does not report.
+    has a sentence for each fact that it does not report; `not_here` is the number of blocks of nodes of others.
     """
 
     listener: Listener
+    cluster: str | None
     live: bool
     forgotten_at: int
     behind: int | None
@@ -149,6 +150,7 @@ class ListenerState:
     usable: int | None
     hosts: HostsPage | None
     refusals: Excerpt[Refusal] | None
+    not_here: int
     unknown: Sequence[str]
     evidence: Excerpt[Evidence]
     drift: Excerpt[Drift]
@@ -175,6 +177,7 @@ async def listener_state(service: Service, shared: SharedValues, entry: Listener
     revision = service.view.tracker.revision
     return ListenerState(
         listener=listener,
+        cluster=service.directory.cluster_of(entry),
         live=live,
         forgotten_at=listener.lease_end + FORGET_AFTER_MS,
         behind=None if listener.acked is None else max(0, revision - listener.acked),
@@ -183,6 +186,7 @@ async def listener_state(service: Service, shared: SharedValues, entry: Listener
         usable=usable_nodes(service, shared, entry) if live else None,
         hosts=hosts,
         refusals=_refusals(service, entry),
+        not_here=len(entry.report.not_here or ()),
         unknown=unknown_facts(entry, hosts, live=live),
         evidence=Excerpt.of(reversed(service.evidence.of_application(entry.id))),
         drift=Excerpt.of(_drift(service, entry)),
@@ -267,6 +271,7 @@ class ListenerRow:
 
     id: str
     role: str
+    cluster: str | None
     pushed: bool
     live: bool
     behind: int | None
@@ -286,6 +291,7 @@ class ListenerRow:
         return cls(
             id=listener.id,
             role=listener.role.value,
+            cluster=service.directory.cluster_of(entry),
             pushed=listener.callback_url is not None,
             live=live,
             behind=None if acked is None else max(0, revision - acked),

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cached_property
@@ -205,7 +205,7 @@ class _Reports:
     acked: int | None
     refused: Mapping[str, int]
     pending: frozenset[str]
-    silent: bool
+    silent_on: Callable[[str], bool]
 
 
 async def all_hosts(service: Service) -> Hosts:
@@ -260,17 +260,18 @@ async def _reports(service: Service) -> _Reports:
         acked=min((entry.confirmed_revision for entry in live), default=None),
         refused=refused,
         pending=frozenset(pending),
-        silent=directory.any_silent(),
+        silent_on=directory.silent_on(),
     )
 
 
 def _blocked_host(service: Service, node: BlockedNode, reports: _Reports) -> BlockedHost:
     revision = service.last_changes.revision_of(node.id, service.view.tracker.revision)
-    tasks = service.directory.tasks_on(node.id, silent=reports.silent)
+    tasks = service.directory.tasks_on(node.id, silent=reports.silent_on(node.id))
     state = block_state(
         tasks,
         refused=reports.refused.get(node.id, -1) >= revision,
         applied=node.id not in reports.pending and (reports.acked is None or reports.acked >= revision),
+        not_here=service.directory.is_nowhere(node.id),
     )
     return BlockedHost(state_of_blocked(node, state), node, tasks)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.inventory import clusters_of
 from app.api.node_status import ListenerProgress, TaskManager, applied_by_live_listeners, by_listener, task_managers_on
 from app.api.parameters import NodeId
 from app.listeners.reports import TasksOnHost
@@ -497,7 +498,9 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         strip_days=STRIP_DAYS,
         state=state,
         listeners=Excerpt.of(listeners),
+        counted=sum(not listener.not_here for listener in listeners),
         applied=sum(listener.applied for listener in listeners),
+        clusters={} if state.identity.node is None else clusters_of(service, state.identity.node),
         settled=state.settled and not any(listener.pending for listener in listeners),
         required=settings.evidence_applications,
         window=TTL_MS,
@@ -515,7 +518,7 @@ async def _history(service: Service, node_id: str, node: BlockedNode | None, bef
 def _progress(service: Service, change: Change) -> list[ListenerProgress]:
     """The live listeners; first those that have not applied the change."""
     progress = applied_by_live_listeners(service, change)
-    return sorted(progress, key=lambda listener: (listener.applied, not listener.refused, not listener.task_managers))
+    return sorted(progress, key=lambda it: (it.not_here, it.applied, not it.refused, not it.task_managers))
 
 
 # The latest claims on a node that rest on evidence: of event logs, and of running applications. Pure.

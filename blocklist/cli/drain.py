@@ -231,7 +231,7 @@ class DrainFollower:
             self._unknown.pop(node_id, None)
         occupancy = occupancy_of(status, lapsed, self._rules.by)
         # A misspelt node is empty, too.
-        unknown = self._unknown.get(node_id)
+        unknown = self._unknown.get(node_id, messages.NOWHERE if status.state == "not-here" else None)
         return not_draining(unknown) if unknown is not None and occupancy.drained else occupancy
 
     def _update(self, node_id: str, node: Occupancy) -> None:
@@ -362,7 +362,8 @@ def occupancy_of(status: NodeStatusBody, lapsed: Collection[str], by: AppliedBy 
         holders = {name: done if it.hold is Hold.PENDING and it.idle else it for name, it in holders.items()}
     holders |= {name: Holder(Hold.UNKNOWN, "unknown: it has stopped reporting") for name in lapsed}
     # A manager that reports what runs on its nodes, as those of YARN and Slurm do, speaks for all of its jobs.
-    if not any(listener.role == _JOB or listener.reports_task_managers for listener in status.listeners):
+    # One of another cluster does not know what runs here.
+    if not any(it.role == _JOB or (it.reports_task_managers and not it.not_here) for it in status.listeners):
         holders[NO_REPORT] = Holder(Hold.UNKNOWN, "unknown: no live job or manager reports what runs there")
     return Occupancy(holders=holders)
 
@@ -396,7 +397,7 @@ def _holder(listener: AppliedBody) -> Holder:
     state = block_state(
         tasks,
         refused=listener.refused is not None,
-        applied=listener.applied or listener.refused is not None,
+        applied=listener.applied or listener.not_here or listener.refused is not None,
     )
     if state is BlockState.REFUSED:
         return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))
@@ -406,6 +407,8 @@ def _holder(listener: AppliedBody) -> Holder:
         return Holder(Hold.PENDING, text, idle=not tasks.may_run)
     if state is BlockState.RUNNING:
         return Holder(Hold.RUNNING, running)
+    if listener.not_here:
+        return Holder(Hold.EMPTY, "not here", idle=True)
     if state is BlockState.UNKNOWN:
         of = f"the tasks of {_count(tasks.unreported, 'TaskManager')}" if tasks.unreported else "its TaskManagers"
         return Holder(Hold.UNKNOWN, f"unknown: does not report {of}")

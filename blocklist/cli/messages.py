@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from blocklist.cli.drain import Holder
     from blocklist.client.answers import AppliedCount
     from blocklist.model.claims import Claim
+    from blocklist.wire.listeners import KnownNodeBody
     from blocklist.wire.nodes import DryRunNode, ShortfallBody
 
 
@@ -83,6 +84,8 @@ def applied_message(
     """
     noun = "manager" if by.managers else "listener"
     if not progress.total:
+        if progress.not_here:
+            return f"Nothing has applied it: no cluster has the node (not here: {', '.join(progress.not_here)})."
         return f"There are no live {noun}s, so nothing has applied it."
     if progress.complete:
         return f"Applied by {progress.total} {noun}{'' if progress.total == 1 else 's'}."
@@ -110,6 +113,17 @@ def unknown_node(suggestion: str | None) -> str:
     """`no listener knows this node, so what runs there is unknown; did you mean n1?`."""
     meant = "" if suggestion is None else f"; did you mean {suggestion}?"
     return f"no listener knows this node, so what runs there is unknown{meant}"
+
+
+def cluster_conflicts(nodes: Iterable[KnownNodeBody]) -> Iterator[str]:
+    """`w1 is a node of k8s-a and of yarn: …`, a line for each node that may be a machine in each of its clusters."""
+    for node in nodes:
+        if node.cluster_conflict:
+            where = " and of ".join(node.clusters)
+            yield f"{node.id} is a node of {where}, perhaps not the same machine: a block of this name holds in each."
+
+
+NOWHERE: Final = "no cluster has this node, so what runs there is unknown"
 
 
 def ambiguous_node(claimants: Sequence[str]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
@@ -97,7 +97,8 @@ class ResourceView(Generic[T]):
     """How the items of one kind are shown: table columns (with more for -o wide), JSON and name.
 
     `last_columns` come last in both tables: they may contain spaces. `json_document` wraps the items as the service
-    does in its response. `empty_message` replaces an empty table.
+    does in its response. `optional` are columns that are left out if they are empty. `empty_message` replaces an empty
+    table.
     """
 
     columns: Columns[T]
@@ -106,7 +107,13 @@ class ResourceView(Generic[T]):
     json_document: Callable[[Sequence[Json]], Json]
     wide_columns: Columns[T] = field(default_factory=dict)
     last_columns: Columns[T] = field(default_factory=dict)
+    optional: Collection[str] = ()
     empty_message: str
+
+    def without_empty(self, items: Sequence[T]) -> ResourceView[T]:
+        """The same without those `optional` columns in which no item has a value."""
+        kept = {name: cell for name, cell in self.columns.items() if name not in self.optional or any(map(cell, items))}
+        return replace(self, columns=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ def print_items(view: ResourceView[T], items: Sequence[T], options: OutputOption
     elif options.format is OutputFormat.NAME:
         print_lines(*dict.fromkeys(escape_unprintable(view.name(item)) for item in items))
     elif items:
-        print_lines(*RowFormatter(view, options).lines(items))
+        print_lines(*RowFormatter(view.without_empty(items), options).lines(items))
     else:
         print_stderr(view.empty_message)
 
@@ -407,6 +414,7 @@ LISTENERS: ResourceView[ListenerBody] = ResourceView(
     columns={
         "LISTENER": lambda it: it.id,
         "ROLE": lambda it: it.role,
+        "CLUSTER": lambda it: it.cluster or "",
         "STATE": lambda it: it.state,
         "APPLIED": lambda it: str(it.acked_revision),
         "BEHIND": lambda it: str(it.lag_revisions),
@@ -418,13 +426,15 @@ LISTENERS: ResourceView[ListenerBody] = ResourceView(
     json=lambda it: it.json_value(),
     name=lambda it: it.id,
     json_document=_document_under("listeners"),
+    optional={"CLUSTER"},
     empty_message="No listener is registered.",
 )
 APPLIED: ResourceView[AppliedBody] = ResourceView(
     columns={
         "LISTENER": lambda it: it.id,
         "ROLE": lambda it: it.role,
-        "APPLIED": lambda it: _yes_no(it.applied),
+        "CLUSTER": lambda it: it.cluster or "",
+        "APPLIED": lambda it: "not here" if it.not_here else _yes_no(it.applied),
         "AT": lambda it: _optional_timestamp(it.applied_at),
         "AFTER": lambda it: "" if it.late_ms is None else format_duration(it.late_ms),
         "TASKMANAGERS": lambda it: str(len(it.task_managers)) if not it.is_silent else "unknown",
@@ -434,6 +444,7 @@ APPLIED: ResourceView[AppliedBody] = ResourceView(
     json=lambda it: it.json_value(),
     name=lambda it: it.id,
     json_document=_document_under("listeners"),
+    optional={"CLUSTER"},
     empty_message="No listener is registered.",
 )
 EVIDENCE: ResourceView[EvidenceBody] = ResourceView(

@@ -293,6 +293,8 @@ def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
         print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).", *_repeat_lines(status))
         if status.blocked and status.state == "unknown":
             print_stderr("It is not known whether tasks run there: not every job reports them.")
+        if status.blocked and status.state == "not-here":
+            print_stderr("No cluster has this node.")
         print_stderr(*(f"{it.id} reports: {it.pending_reason}" for it in status.listeners if it.pending_reason))
     print_items(APPLIED, status.listeners, view_options)
 
@@ -319,7 +321,7 @@ def nodes(
     with connect() as client:
         known = client.known_nodes(selector=selector)
     print_items(KNOWN_NODES, known.nodes, OutputOptions(output, not no_headers))
-    print_stderr(*known.warnings)
+    print_stderr(*known.warnings, *messages.cluster_conflicts(known.nodes))
 
 
 def claims(

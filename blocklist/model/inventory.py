@@ -244,6 +244,16 @@ class Inventory:
             },
         )
 
+    def identities_by_manager(self, name: str) -> dict[NodeSource, set[str]]:
+        """For each manager that reports a node, what tells it from other machines: addresses and full names."""
+        found = defaultdict[NodeSource, set[str]](set)
+        for member in self._members(self.machine_of(name)):
+            for source, report in self._ids[member].trusted.items():
+                if source.kind is SourceKind.MANAGER:
+                    names = {member} if isinstance(report, str) else {member, *report.aliases()}
+                    found[source] |= {it for it in names if short_name(it)[1] or normalize_address(it) is not None}
+        return found
+
     def spelling(self, node_id: str) -> str:
         """The id of a node as the source spells it that counts most."""
         return self._ids[node_id].spelling

@@ -6,7 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import ip_address
@@ -83,6 +83,26 @@ def make_reported_node(
     return ReportedNode(
         id=node_id, names=tuple(sorted(further)), addresses=tuple(sorted(found)), labels=_checked_labels(labels or {})
     )
+
+
+CLUSTER_LABEL: Final = "cluster"
+"""The label of the nodes that the manager of a cluster reports."""
+
+
+def in_cluster(nodes: Sequence[str | ReportedNode], cluster: str | None) -> Sequence[str | ReportedNode]:
+    """These nodes with the label of their cluster, if it is known; it replaces one that a node has by itself."""
+    if cluster is None:
+        return nodes
+    # One object for equal labels: a rack has many nodes.
+    made: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+    def labels(given: Mapping[str, str]) -> Mapping[str, str]:
+        return made.setdefault(tuple(given.items()), {**given, CLUSTER_LABEL: cluster})
+
+    return [
+        ReportedNode(id=node, labels=labels({})) if isinstance(node, str) else replace(node, labels=labels(node.labels))
+        for node in nodes
+    ]
 
 
 def node_ids(nodes: Iterable[str | ReportedNode]) -> list[str]:

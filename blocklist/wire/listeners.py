@@ -50,7 +50,12 @@ class ListenerBody(Body):
     role: ListenerRoleName
     session_id: str
     callback_url: str | None
-    cluster: Annotated[str | None, Doc("The cluster whose nodes it manages or uses; null if unknown.")] = None
+    cluster: Annotated[
+        str | None,
+        Doc(
+            "The cluster whose nodes it manages or uses: as it registered, or of a job that of the nodes where it runs."
+        ),
+    ] = None
     state: Literal["live", "lapsed"]
     acked_revision: Annotated[int, Doc("0 until it has applied the first list.")]
     lag_revisions: int
@@ -71,7 +76,14 @@ class ListenersBody(Body):
 
 
 def listener_body(
-    listener: Listener, *, now: int, revision: int, lag: int, error: str | None, usable: int | None
+    listener: Listener,
+    *,
+    cluster: str | None,
+    now: int,
+    revision: int,
+    lag: int,
+    error: str | None,
+    usable: int | None,
 ) -> Json:
     """A listener in /listeners; `lag` is in milliseconds, `usable` is the number of its usable nodes."""
     acked = listener.acked or 0
@@ -80,7 +92,7 @@ def listener_body(
         "role": listener.role.value,
         "sessionId": listener.session,
         "callbackUrl": listener.callback_url,
-        "cluster": listener.cluster,
+        "cluster": cluster,
         "state": "live" if listener.is_live(now) else "lapsed",
         "ackedRevision": acked,
         "lagRevisions": revision - acked if listener.is_behind(revision) else 0,
@@ -119,6 +131,7 @@ class AppliedBody(Body):
 
     id: str
     role: ListenerRoleName
+    cluster: Annotated[str | None, Doc("As in `GET /listeners`.")] = None
     applied: bool
     not_here: Annotated[
         bool, Doc("Whether it says that the node is none of its own: then it counts neither as applied nor in `of`.")
@@ -304,6 +317,14 @@ class KnownNodeBody(Body):
     conflicts: Annotated[
         dict[str, list[str]],
         Doc("Names and addresses that other nodes claim as well: they are not used for this node."),
+    ]
+    clusters: Annotated[list[str], Doc("The clusters whose managers report it.")]
+    cluster_conflict: Annotated[
+        bool,
+        Doc(
+            "Whether these may be different machines with one name: nothing that two of its clusters report, such as an"
+            " address, shows that they have the same machine. A block of the name holds in all of them."
+        ),
     ]
     reported_by: Annotated[list[NodeReporterBody], Doc("The first is believed where two differ.")]
     task_managers: Annotated[list[NodeTaskManagerBody], Doc("Executors that listeners report there.")]

@@ -179,7 +179,49 @@ def test_the_other_nodes_are_drained_although_one_job_refuses(drain: Command, cl
     assert "1 of 2 nodes drained. Still held:\n  n1  etl: refuses: its last host" in output
 
 
-@pytest.mark.parametrize("case", ["no job", "silent tasks", "no TaskManagers"])
+def test_a_manager_of_another_cluster_holds_nothing(drain: Command, client: httpx.Client) -> None:
+    for manager in ("k8s", "yarn"):
+        register(client, manager, role=RM)
+    heartbeat(client, "yarn", nodes=["n1"])
+    with drain.running(*DRAIN, "10m") as running:
+        wait_until_evacuated(client)
+        assert running.stdout is not None
+        next(line for line in running.stdout if "k8s" in line)
+        heartbeat(client, "k8s", ackedRevision=revision(client), taskManagers={}, runningTasks={}, notHere=["n1"])
+        heartbeat(client, "yarn", ackedRevision=revision(client))
+        seen = []
+        while not {"n1  k8s  not here\n", "n1  yarn  nothing runs\n"} <= {*seen}:
+            seen.append(running.stdout.readline())
+        assert "n1  drained\n" not in seen, "what Kubernetes reports says nothing about a node of YARN"
+        heartbeat(client, "yarn", taskManagers={}, runningTasks={})
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert output.startswith("n1  drained\n")
+
+
+def test_a_node_that_no_cluster_has_is_not_drained(drain: Command, client: httpx.Client) -> None:
+    register(client, "k8s", role=RM)
+    register(client, "etl")
+    with drain.running(*DRAIN, "10m") as running:
+        wait_until_evacuated(client)
+        acked = {"ackedRevision": revision(client), "taskManagers": {}, "runningTasks": {}}
+        heartbeat(client, "etl", **acked)
+        heartbeat(client, "k8s", **acked, notHere=["n1"])
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "  n1  no cluster has this node, so what runs there is unknown\n" in output
+    assert "drained in" not in output
+    done = drain.run("block", "n1", "-r", "Kernel", "-d", "1h", "--wait", "5s")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "Applied by 1 listener."
+    client.delete("/listeners/etl")
+    done = drain.run("block", "n1", "-r", "Kernel", "-d", "1h", "--wait", "5s")
+    nowhere = "Nothing has applied it: no cluster has the node (not here: k8s)."
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, nowhere)
+    assert "No cluster has this node." in drain.run("status", "n1").stderr
+
+
+@pytest.mark.parametrize("case", ["no job", "silent tasks", "no TaskManagers", "tasks anywhere"])
 def test_what_is_unknown_is_not_drained(drain: Command, client: httpx.Client, case: str) -> None:
     register(client, "manager", role=RM)
     if case != "no job":
@@ -191,6 +233,8 @@ def test_what_is_unknown_is_not_drained(drain: Command, client: httpx.Client, ca
             report(client, "etl", None)
         elif case == "no TaskManagers":
             heartbeat(client, "etl", ackedRevision=revision(client))
+        elif case == "tasks anywhere":
+            heartbeat(client, "etl", ackedRevision=revision(client), taskManagers={}, runningTasks={"tm": 3})
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "Timeout after " in output

@@ -8,7 +8,14 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, current_list
-from tests.integration.listeners import RM, heartbeat, post_heartbeat, register
+from tests.integration.listeners import (
+    RM,
+    get_listener,
+    heartbeat,
+    post_heartbeat,
+    register,
+    registration_body,
+)
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 
@@ -88,6 +95,43 @@ class TestNodes:
         assert node(cluster, "worker-8")["conflicts"] == {"10.0.0.7": ["worker-7"]}
         cluster.put("/blocklist/nodes/worker-7", json=block())
         problem_of(cluster.get("/blocklist/nodes/10.0.0.7"), 404)
+
+    def test_the_nodes_of_a_manager_belong_to_its_cluster(self, cluster: httpx.Client) -> None:
+        register(cluster, "rm", role=RM, cluster="k8s-a")
+        heartbeat(cluster, "rm", nodes=[{**WORKER, "labels": {"rack": "r12", "cluster": "of-kubernetes"}}, "worker-8"])
+        found = {each["id"]: each for each in cluster.get("/nodes?selector=cluster=k8s-a").json()["nodes"]}
+        assert found["worker-7"]["labels"] == {"cluster": "k8s-a", "rack": "r12"}
+        assert found["worker-8"]["labels"] == {"cluster": "k8s-a"}
+        assert (found["worker-7"]["clusters"], found["worker-7"]["clusterConflict"]) == (["k8s-a"], False)
+        assert get_listener(cluster, "jm")["cluster"] == "k8s-a", "that of the node where it runs"
+        register(cluster, "jm", cluster="spark-1")
+        assert get_listener(cluster, "jm")["cluster"] == "spark-1"
+        register(cluster, "rm", role=RM, cluster="k8s-b")
+        assert [each["id"] for each in cluster.get("/nodes?selector=cluster=k8s-b").json()["nodes"]] == [*found]
+
+    @pytest.mark.parametrize(
+        ("other", "conflict"),
+        [
+            ("worker-7", True),
+            ({"id": "worker-7", "addresses": ["10.9.9.9"]}, True),
+            ({"id": "worker-7", "addresses": ["10.0.0.7"]}, False),
+            ({"id": "worker-7.example.com", "addresses": []}, False),
+        ],
+    )
+    def test_two_clusters_with_one_name_for_perhaps_two_machines(
+        self, cluster: httpx.Client, other: object, conflict: bool
+    ) -> None:
+        register(cluster, "rm", role=RM, cluster="k8s-a")
+        register(cluster, "yarn", role=RM, cluster="yarn")
+        heartbeat(cluster, "yarn", nodes=[other])
+        found = node(cluster, "worker-7")
+        assert (found["clusters"], found["clusterConflict"]) == (["k8s-a", "yarn"], conflict)
+        assert ("perhaps not the same machine" in cluster.get("/page/nodes/worker-7").text) is conflict
+
+    @pytest.mark.parametrize("cluster_name", ["", "a b", "-a", "x" * 64, 7])
+    def test_the_name_of_a_cluster_is_the_value_of_a_label(self, cluster: httpx.Client, cluster_name: object) -> None:
+        answer = cluster.put("/listeners/rm", json=registration_body(role=RM, cluster=cluster_name))
+        assert problem_of(answer, 400)["detail"].startswith("cluster: ")
 
     @pytest.mark.parametrize(
         "faulty",

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import (
@@ -101,6 +101,14 @@ class TestStatus:
         waited = listener_client.put("/blocklist/nodes/n", json=again, headers={"Prefer": "wait=5"})
         assert waited.headers["Blocklist-Applied"] == "1/1"
         assert waited.headers["Blocklist-Not-Here"] == "rm"
+        assert cells(listener_client.get("/").text, "Applied")[0] == "1/1"
+        assert cells(listener_client.get("/?group=cause").text, "Applied")[0] == "1/1"
+        page = listener_client.get("/page/nodes/n").text
+        assert "1 of 1 listener<" in page
+        assert "not here" in page
+        assert "k8s-a" in page
+        assert "k8s-a" in listener_client.get("/page/listeners").text
+        assert "2 blocks" in listener_client.get("/page/listeners/rm").text
 
         heartbeat(listener_client, "rm", notHere=[], pending={"n": "the taint is not set yet"})
         found = of_listener(listener_client, "n", "rm")
@@ -108,11 +116,60 @@ class TestStatus:
         assert found["pendingReason"] == "the taint is not set yet"
         body = status(listener_client, "n")
         assert (body["applied"], body["of"], body["state"]) == (1, 2, "pending")
+        assert cells(listener_client.get("/").text, "Applied")[0] == "1/2"
         before = now_ms()
         heartbeat(listener_client, "rm", pending={})
         found = of_listener(listener_client, "n", "rm")
         assert (found["notHere"], found["applied"]) == (False, True)
         assert before <= int(found["appliedAt"]), "not when it had acknowledged the list without this node"
+
+    def test_a_node_that_no_cluster_has_and_nobody_knows_is_not_here(self, listener_client: httpx.Client) -> None:
+        for manager in ("k8s", "yarn"):
+            register(listener_client, manager, role=RM)
+        revision = put(listener_client, "n", action=EVACUATE)
+        acked = {"ackedRevision": revision, "taskManagers": {}, "runningTasks": {}}
+        heartbeat(listener_client, "k8s", **acked, notHere=["n"])
+        heartbeat(listener_client, "yarn", **acked)
+        assert (status(listener_client, "n")["state"], status(listener_client, "n")["of"]) == ("empty", 1)
+        heartbeat(listener_client, "yarn", notHere=["n"])
+        body = status(listener_client, "n")
+        assert (body["applied"], body["of"], body["state"]) == (0, 0, "not-here")
+        register(listener_client, "job")
+        heartbeat(listener_client, "job", ackedRevision=revision, taskManagers={"tm": "n"}, runningTasks={"tm": 0})
+        assert status(listener_client, "n")["state"] == "empty", "a job knows the node"
+
+    def test_a_block_that_waits_says_that_no_cluster_has_the_node(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "k8s", role=RM)
+        asked = partial(listener_client.put, "/blocklist/nodes", json={"n": block()}, headers={"Prefer": "wait=20"})
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(asked)
+            wait_until(lambda: "n" in listener_client.get("/blocklist").json())
+            revision = current_list(listener_client)[0]
+            heartbeat(listener_client, "k8s", ackedRevision=revision, notHere=["n"])
+            assert answer.result().headers["Blocklist-Applied"] == "0/0"
+        assert answer.result().json()["n"]["known"] is False
+
+    def test_what_a_manager_of_another_cluster_reports_says_nothing_of_what_runs(
+        self, listener_client: httpx.Client
+    ) -> None:
+        register(listener_client, "k8s", role=RM)
+        register(listener_client, "slurm", role=RM)
+        revision = put(listener_client, "n", action=EVACUATE)
+        heartbeat(listener_client, "k8s", ackedRevision=revision, taskManagers={}, runningTasks={}, notHere=["n"])
+        heartbeat(listener_client, "slurm", ackedRevision=revision)
+        assert status(listener_client, "n")["state"] == "unknown"
+
+    @pytest.mark.parametrize(("running", "state"), [({"tm": 3}, "unknown"), ({"tm": 0}, "empty"), ({}, "empty")])
+    def test_tasks_at_a_place_that_is_not_reported_may_be_anywhere(
+        self, listener_client: httpx.Client, running: dict[str, int], state: str
+    ) -> None:
+        register(listener_client, "job")
+        revision = put(listener_client, "n", action=EVACUATE)
+        heartbeat(listener_client, "job", ackedRevision=revision, taskManagers={}, runningTasks=running)
+        assert status(listener_client, "n")["state"] == state
+        assert of_listener(listener_client, "n", "job")["reportsTaskManagers"] is (state == "empty")
+        heartbeat(listener_client, "job", taskManagers={"tm": "m"})
+        assert status(listener_client, "n")["state"] == "empty"
 
     @pytest.mark.parametrize("field", ["refused", "pending"])
     def test_what_a_listener_has_to_do_is_not_hidden(self, listener_client: httpx.Client, field: str) -> None:
@@ -169,6 +226,7 @@ class TestStatus:
             register(listener_client, name, role=role)
         revision = put(listener_client, "n")
         waiting: dict[str, Any] = {
+            "cluster": None,
             "applied": False,
             "notHere": False,
             "appliedAt": None,

@@ -32,6 +32,8 @@ class Service:
             addresses=["10.0.0.7"],
             labels={},
             conflicts={},
+            clusters=[],
+            cluster_conflict=False,
             reported_by=[],
             task_managers=[],
             running_tasks=None,
