@@ -189,7 +189,7 @@ def test_a_manager_of_another_cluster_holds_nothing(drain: Command, client: http
         next(line for line in running.stdout if "k8s" in line)
         heartbeat(client, "k8s", ackedRevision=revision(client), taskManagers={}, runningTasks={}, notHere=["n1"])
         heartbeat(client, "yarn", ackedRevision=revision(client))
-        seen = []
+        seen: list[str] = []
         while not {"n1  k8s  not here\n", "n1  yarn  nothing runs\n"} <= {*seen}:
             seen.append(running.stdout.readline())
         assert "n1  drained\n" not in seen, "what Kubernetes reports says nothing about a node of YARN"
@@ -204,7 +204,7 @@ def test_a_node_that_no_cluster_has_is_not_drained(drain: Command, client: httpx
     register(client, "etl")
     with drain.running(*DRAIN, "10m") as running:
         wait_until_evacuated(client)
-        acked = {"ackedRevision": revision(client), "taskManagers": {}, "runningTasks": {}}
+        acked: dict[str, Any] = {"ackedRevision": revision(client), "taskManagers": {}, "runningTasks": {}}
         heartbeat(client, "etl", **acked)
         heartbeat(client, "k8s", **acked, notHere=["n1"])
         output, _ = running.communicate(timeout=60)

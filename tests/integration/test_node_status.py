@@ -127,7 +127,7 @@ class TestStatus:
         for manager in ("k8s", "yarn"):
             register(listener_client, manager, role=RM)
         revision = put(listener_client, "n", action=EVACUATE)
-        acked = {"ackedRevision": revision, "taskManagers": {}, "runningTasks": {}}
+        acked: dict[str, Any] = {"ackedRevision": revision, "taskManagers": {}, "runningTasks": {}}
         heartbeat(listener_client, "k8s", **acked, notHere=["n"])
         heartbeat(listener_client, "yarn", **acked)
         assert (status(listener_client, "n")["state"], status(listener_client, "n")["of"]) == ("empty", 1)
