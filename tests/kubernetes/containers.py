@@ -24,6 +24,7 @@ from typing import Final
 
 import httpx
 
+from tests import debian
 from tests.integration.process import ROOT
 from tests.kubernetes.cluster import Cluster, Json
 from tests.kubernetes.kubelets import Kubelets
@@ -68,6 +69,8 @@ class ContainerKubelets(Kubelets):
     """The kubelets of nodes that run containers. `claims` are the folders of claims, which are `NAMESPACE/NAME`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
+        # Containers have the programs of this machine.
+        debian.require({"tini": "tini"})
         self.claims: dict[str, Path] = {}
         self._root = folder
         super().__init__(cluster, folder_name="containers")

@@ -15,6 +15,8 @@ import yaml  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
 from app.settings import Settings
+from blocklist.flink.__main__ import build_parser as bridge_parser
+from blocklist.managers.options import build_parser
 from blocklist.model.roles import Role
 from tests.integration.process import ROOT
 from tests.kubernetes import page
@@ -27,6 +29,11 @@ Json = dict[str, Any]
 POSTGRESQL = ("database.secretName=db", "replicas=2")
 POSTGRESQL_FILES = ("database.secretName=blocklist-database", "replicas=2")
 MANAGER = "kubernetesManager.enabled=true"
+YARN = ("yarnManager.enabled=true", "yarnManager.resourceManagers[0]=http://rm1:8088")
+FLINK = ("flinkBridge.enabled=true", "flinkBridge.image=flink:b", "flinkBridge.configMapName=flink-config-a")
+REQUIRED = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+TERM = f"{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0]"
+PRODUCTION = "values-production.yaml"
 OPTIONS: dict[str, tuple[str, ...]] = {
     "SQLite": (),
     "PostgreSQL": POSTGRESQL,
@@ -47,7 +54,24 @@ OPTIONS: dict[str, tuple[str, ...]] = {
                              "kubernetesManager.evict.selector=app=a", "kubernetesManager.tokenSecretName=token"),
     "pods": ("nodeSelector.disk=ssd", "priorityClassName=system-cluster-critical", "image.pullSecrets[0]=pull",
              "service.listen=::", "tolerations[0].key=infra",
-             "tolerations[0].operator=Exists", "podAnnotations.a=b", "fullnameOverride=bl"),
+             "tolerations[0].operator=Exists", "podAnnotations.a=b", "fullnameOverride=bl", "podLabels.team=data",
+             "podLabels.app\\.kubernetes\\.io/name=mine", MANAGER,
+             f"{TERM}.key=disk", f"{TERM}.operator=Exists"),
+    "what a cluster adds": (
+        "extraEnv[0].name=HTTPS_PROXY", "extraEnv[0].value=http://proxy:3128", "extraVolumes[0].name=more",
+        "extraVolumes[0].configMap.name=more", "extraVolumeMounts[0].name=more", "extraVolumeMounts[0].mountPath=/more",
+        "initContainers[0].name=wait", "initContainers[0].image=busybox",
+        "initContainers[0].securityContext.allowPrivilegeEscalation=false",
+        "initContainers[0].securityContext.capabilities.drop[0]=ALL", "serviceAccountAnnotations.role=db"),
+    "authorities and nodes": ("caBundle.configMapName=ca", "nodesFile.csv=id\nw-1\n", *YARN, MANAGER),
+    "nodes of somebody else": ("nodesFile.configMapName=inventory", "nodesFile.key=all.csv"),
+    "YARN with a keytab": (
+        *YARN, "yarnManager.image=with-kerberos:1", "yarnManager.user=", "yarnManager.args[0]=--kerberos",
+        "yarnManager.extraEnv[0].name=KRB5_CLIENT_KTNAME", "yarnManager.extraEnv[0].value=/keytab/yarn.keytab",
+        "yarnManager.extraVolumes[0].name=keytab", "yarnManager.extraVolumes[0].secret.secretName=keytab",
+        "yarnManager.extraVolumeMounts[0].name=keytab", "yarnManager.extraVolumeMounts[0].mountPath=/keytab",
+        "yarnManager.tokenSecretName=token", "yarnManager.serviceAccountAnnotations.a=b"),
+    "Flink": (*FLINK, "networkPolicy.from[0].namespaceSelector.matchLabels.team=data"),
 }  # fmt: skip
 
 
@@ -66,7 +90,9 @@ def restricted_namespace(cluster: Cluster, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def objects(rendering: Helm) -> dict[str, str]:
-    return {name: rendering.render(*values, namespace="chart") for name, values in OPTIONS.items()}
+    found = {name: rendering.render(*values, namespace="chart") for name, values in OPTIONS.items()}
+    production = ("--values", str(CHART / PRODUCTION), "--namespace", "chart")
+    return {**found, PRODUCTION: rendering.run("template", "blocklist", str(CHART), *production)}
 
 
 @pytest.mark.usefixtures("operator", "target")
@@ -116,13 +142,14 @@ def environment(objects: str, kind: str = "StatefulSet") -> dict[str, str]:
 def test_what_is_switched_on_is_there_and_nothing_else(objects: dict[str, str]) -> None:
     expected = {
         "StatefulSet": {*OPTIONS} - {"PostgreSQL", "another key, no budget"},
+        "ConfigMap": {"authorities and nodes"},
         "PersistentVolumeClaim": {*OPTIONS} - {"PostgreSQL", "another key, no budget", "a volume that exists"},
-        "PodDisruptionBudget": {"PostgreSQL"},
-        "NetworkPolicy": {*OPTIONS} - {"no network policy"},
-        "Ingress": {"ingress"},
-        "ServiceMonitor": {"monitoring"},
-        "PrometheusRule": {"monitoring"},
-        "ClusterRole": {"TLS", "a network policy", "the manager", "the manager with all"},
+        "PodDisruptionBudget": {"PostgreSQL", PRODUCTION},
+        "NetworkPolicy": {*OPTIONS, PRODUCTION} - {"no network policy"},
+        "Ingress": {"ingress", PRODUCTION},
+        "ServiceMonitor": {"monitoring", PRODUCTION},
+        "PrometheusRule": {"monitoring", PRODUCTION},
+        "ClusterRole": {name for name, values in OPTIONS.items() if MANAGER in values} | {PRODUCTION},
     }
     found = {kind: {name for name, text in objects.items() if find(text, kind)} for kind in expected}
     assert found == expected
@@ -139,6 +166,73 @@ def test_values_become_the_settings_that_they_mean(objects: dict[str, str]) -> N
     all_of_it = environment(objects["the manager with all"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
     assert "manager" not in all_of_it, "it has a token of its own"
     assert environment(objects["PostgreSQL"], "Deployment")["BLOCKLIST_ADMIN_TOKEN_FILE"] == ""
+
+
+def test_what_a_cluster_adds_is_in_the_pods(objects: dict[str, str]) -> None:
+    """In those of the migration as well, which needs the same database; labels of the chart cannot be replaced."""
+    spec = pod_spec(objects["what a cluster adds"], "StatefulSet")
+    assert [each["name"] for each in spec["initContainers"]] == ["wait", "migrate"]
+    assert {"name": "more", "configMap": {"name": "more"}} in spec["volumes"]
+    for container in (spec["initContainers"][1], spec["containers"][0]):
+        assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
+        assert {"name": "more", "mountPath": "/more"} in container["volumeMounts"]
+    account = find(objects["what a cluster adds"], "ServiceAccount", "blocklist")
+    assert account is not None
+    assert account["metadata"]["annotations"] == {"role": "db"}
+    for kind in ("StatefulSet", "Deployment"):
+        found = find(objects["pods"], kind)
+        assert found is not None
+        labels = found["spec"]["template"]["metadata"]["labels"]
+        assert (labels["team"], labels["app.kubernetes.io/name"]) == ("data", "blocklist")
+        assert "nodeAffinity" in found["spec"]["template"]["spec"]["affinity"]
+
+
+def test_the_authorities_and_the_nodes_are_where_they_are_looked_for(objects: dict[str, str]) -> None:
+    text = objects["authorities and nodes"]
+    service, file = pod_spec(text, "StatefulSet"), "/etc/blocklist/ca/ca.crt"
+    for container in (service["initContainers"][0], service["containers"][0]):
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        assert {variables[name] for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PGSSLROOTCERT")} == {file}
+        assert variables["BLOCKLIST_NODES_FILE"] == "/etc/blocklist/nodes/nodes.csv"
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        assert (mounts["/etc/blocklist/ca"], mounts["/etc/blocklist/nodes"]) == ("ca", "nodes")
+    nodes = find(text, "ConfigMap", "blocklist-nodes")
+    assert nodes is not None
+    assert nodes["data"] == {"nodes.csv": "id\nw-1\n"}
+    others = pod_spec(objects["nodes of somebody else"], "StatefulSet")["volumes"]
+    assert {
+        "name": "nodes",
+        "configMap": {"name": "inventory", "items": [{"key": "all.csv", "path": "nodes.csv"}]},
+    } in others
+    yarn = find(text, "Deployment", "blocklist-yarn")
+    assert yarn is not None
+    assert f"--ca={file}" in yarn["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_managers_get_arguments_that_they_take(objects: dict[str, str]) -> None:
+    """Each Deployment of a manager and of the bridge, by the parser of its command."""
+    found: dict[str, Any] = {}
+    for text in objects.values():
+        for each in yaml.safe_load_all(text):
+            if each and each["kind"] == "Deployment" and not each["metadata"]["name"].endswith(("blocklist", "bl")):
+                container = each["spec"]["template"]["spec"]["containers"][0]
+                module, *words = container["command"][container["command"].index("-m") + 1 :]
+                args = [*words, *container["args"]]
+                parser = bridge_parser() if module == "blocklist.flink" else build_parser("manager", args)
+                found[each["metadata"]["name"]] = parser.parse_args(args)
+    assert found.keys() == {"blocklist-manager", "bl-manager", "blocklist-yarn", "blocklist-flink"}
+    assert found["blocklist-flink"].grows
+
+
+def test_sigterm_reaches_a_pod_that_starts(objects: dict[str, str]) -> None:
+    """Process 1 gets no signal that it does not handle; Python handles none while it starts."""
+    for name, text in objects.items():
+        for each in yaml.safe_load_all(text):
+            if each and each["kind"] in {"Deployment", "StatefulSet"}:
+                spec = each["spec"]["template"]["spec"]
+                assert spec.get("shareProcessNamespace") or spec["containers"][0]["command"][0] == "tini", name
+    restore = yaml.safe_load((FOR_KUBECTL / "restore.yaml").read_text())
+    assert restore["spec"]["containers"][0]["command"] == ["tini", "--", "sleep", "infinity"]
 
 
 def test_the_pods_of_the_chart_are_never_evicted(objects: dict[str, str], rendering: Helm) -> None:
@@ -187,6 +281,14 @@ def test_a_large_number_is_not_rounded(rendering: Helm) -> None:
         ("ingress.enabled=true", "ingress.host"),
         ("serviceMonitor.enabled=true", "serviceMonitor.tokenSecretName"),
         ("serviceMonitor.interval=30", "interval"),
+        ("extraEnv[0].value=x", "extraEnv"),
+        ("affinity=x", "affinity"),
+        ("podLabels.a.b=x", "podLabels"),
+        ("caBundle.secretName=x", "secretName"),
+        ("yarnManager.enabled=true", "yarnManager.resourceManagers"),
+        ("yarnManager.resourceManagers[0]=rm1:8088", "resourceManagers"),
+        ("flinkBridge.enabled=true", "flinkBridge.image"),
+        ("flinkBridge.lib=lib", "lib"),
     ],
 )
 def test_a_mistyped_value_is_refused_and_named(rendering: Helm, value: str, words: str) -> None:
@@ -197,8 +299,13 @@ def test_a_mistyped_value_is_refused_and_named(rendering: Helm, value: str, word
 def test_values_that_would_lock_everybody_out_are_refused(rendering: Helm) -> None:
     with pytest.raises(HelmError, match="nobody would have access"):
         rendering.render(*POSTGRESQL, "serviceAccountTokens.enabled=false")
-    with pytest.raises(HelmError, match=r"kubernetesManager\.tokenSecretName"):
-        rendering.render(MANAGER, "serviceAccountTokens.enabled=false")
+    for values in ((MANAGER,), YARN, FLINK):
+        called = values[0].partition(".")[0]
+        with pytest.raises(HelmError, match=rf"{called}\.tokenSecretName"):
+            rendering.render(*values, "serviceAccountTokens.enabled=false")
+    for values in (("nodesFile.csv=id", "nodesFile.configMapName=a"), ("nodesFile.csv=id", "settings.NODES_FILE=/a")):
+        with pytest.raises(HelmError, match=r"nodesFile"):
+            rendering.render(*values)
 
 
 def test_helm_finds_no_fault(rendering: Helm) -> None:
@@ -258,6 +365,11 @@ WRITTEN: dict[object, Sequence[object]] = {
 }
 
 
+def _types(annotation: object) -> set[object]:
+    """A type, and those of which a union or an annotated type is made."""
+    return {annotation}.union(*map(_types, get_args(annotation)))
+
+
 def test_the_schema_takes_what_the_service_takes() -> None:
     """Of each setting all values that the service takes, however YAML reads them; and nothing of another type."""
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
@@ -265,7 +377,7 @@ def test_the_schema_takes_what_the_service_takes() -> None:
         if name.upper() not in schema:
             continue
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        kind = next((it for it in WRITTEN if it in (field.annotation, *get_args(field.annotation))), None)
+        kind = next((it for it in WRITTEN if it in _types(field.annotation)), str)
         for value in choices or (*WRITTEN[kind], "forever"):
             written = False if value == "off" else value
             text = value if isinstance(value, str) else json.dumps(value)

@@ -31,6 +31,11 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{ empty .Values.tls.secretName | ternary "http" "https" }}://{{ include "blocklist.name" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
 {{- end }}
 
+{{/* The labels of a pod. Called with (list $ COMPONENT). */}}
+{{- define "blocklist.pod-labels" -}}
+{{- toYaml (merge (include "blocklist.labels" . | fromYaml) (index . 0).Values.podLabels) }}
+{{- end }}
+
 {{/* What the Pod Security Standard `restricted` asks for, and a file system that cannot be written to. */}}
 {{- define "blocklist.container-security" -}}
 securityContext:
@@ -62,6 +67,10 @@ priorityClassName: {{ . | quote }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 tolerations:
   - key: {{ .Values.kubernetesManager.taint | quote }}
     operator: Exists
@@ -74,10 +83,11 @@ tolerations:
 {{/* NAMESPACE/NAME=ROLE,… */}}
 {{- define "blocklist.roles" -}}
 {{- $own := dict (printf "%s/%s-admin" .Release.Namespace (include "blocklist.name" .)) "admin" }}
-{{- with .Values.kubernetesManager }}
-{{- if and .enabled (not .tokenSecretName) }}
-{{- $role := .mirrorCordons | ternary "operator" "listener" }}
-{{- $_ := set $own (printf "%s/%s-manager" $.Release.Namespace (include "blocklist.name" $)) $role }}
+{{- $managers := dict "manager" .Values.kubernetesManager "yarn" .Values.yarnManager "flink" .Values.flinkBridge }}
+{{- range $component, $values := $managers }}
+{{- if and $values.enabled (not $values.tokenSecretName) }}
+{{- $role := $values.mirrorCordons | default false | ternary "operator" "listener" }}
+{{- $_ := set $own (printf "%s/%s-%s" $.Release.Namespace (include "blocklist.name" $) $component) $role }}
 {{- end }}
 {{- end }}
 {{- $rules := list }}
@@ -113,11 +123,23 @@ env:
   - {name: BLOCKLIST_TLS_CERT, value: /etc/blocklist/tls/tls.crt}
   - {name: BLOCKLIST_TLS_KEY, value: /etc/blocklist/tls/tls.key}
   {{- end }}
+  {{- if .Values.caBundle.configMapName }}
+  # Of OpenID Connect and pushes, of notices, and of PostgreSQL.
+  - {name: SSL_CERT_FILE, value: /etc/blocklist/ca/ca.crt}
+  - {name: REQUESTS_CA_BUNDLE, value: /etc/blocklist/ca/ca.crt}
+  - {name: PGSSLROOTCERT, value: /etc/blocklist/ca/ca.crt}
+  {{- end }}
+  {{- if or .Values.nodesFile.csv .Values.nodesFile.configMapName }}
+  - {name: BLOCKLIST_NODES_FILE, value: /etc/blocklist/nodes/nodes.csv}
+  {{- end }}
   {{- range $name, $value := .Values.settings }}
   {{- /* YAML reads off as false. */}}
   {{- $text := and (eq $name "TELEMETRY") (kindIs "bool" $value) | ternary "off" (toJson $value) }}
   - name: BLOCKLIST_{{ $name }}
     value: {{ kindIs "string" $value | ternary $value $text | quote }}
+  {{- end }}
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
   # The last entry, so that the list is never empty.
   - {name: BLOCKLIST_HOST, value: {{ .Values.service.listen | quote }}}
@@ -136,4 +158,140 @@ volumeMounts:
   {{- if .Values.tls.secretName }}
   - {name: tls, mountPath: /etc/blocklist/tls, readOnly: true}
   {{- end }}
+  {{- if .Values.caBundle.configMapName }}
+  - {name: ca, mountPath: /etc/blocklist/ca, readOnly: true}
+  {{- end }}
+  {{- if or .Values.nodesFile.csv .Values.nodesFile.configMapName }}
+  - {name: nodes, mountPath: /etc/blocklist/nodes, readOnly: true}
+  {{- end }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- define "blocklist.ca-volume" -}}
+{name: ca, configMap: {name: {{ .Values.caBundle.configMapName | quote }}, items: [{key: {{ .Values.caBundle.key | quote }}, path: ca.crt}]}}
+{{- end }}
+
+{{/*
+The ServiceAccount and the Deployment of what makes a cluster obey the list. Called with a dict: root, component,
+called (the name of its values), values, command, args; and for some more of the pod: pod, env, mounts, volumes.
+*/}}
+{{- define "blocklist.manager" -}}
+{{- $root := .root }}
+{{- $values := .values }}
+{{- $name := printf "%s-%s" (include "blocklist.name" $root) .component }}
+{{- if and (not $root.Values.serviceAccountTokens.enabled) (not $values.tokenSecretName) }}
+{{- fail (printf "%s.tokenSecretName: name a Secret with a token, or leave serviceAccountTokens.enabled" .called) }}
+{{- end }}
+{{- $tls := and $root.Values.tls.secretName $root.Values.tls.caKey }}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "blocklist.labels" (list $root .component) | nindent 4 }}
+  {{- with $values.serviceAccountAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "blocklist.labels" (list $root .component) | nindent 4 }}
+spec:
+  replicas: {{ $values.replicas | default 1 }}
+  {{- if not $values.replicas }}
+  # A second one with the same id would take over from the first, which then ends.
+  strategy: {type: Recreate}
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "blocklist.selector" (list $root .component) | nindent 6 }}
+  template:
+    metadata:
+      labels:
+        {{- include "blocklist.pod-labels" (list $root .component) | nindent 8 }}
+      {{- with $root.Values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      {{- include "blocklist.pod" $root | nindent 6 }}
+      serviceAccountName: {{ $name }}
+      {{- with .pod }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+      containers:
+        - name: {{ .component }}
+          {{- if $values.image }}
+          image: {{ $values.image | quote }}
+          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+          {{- else }}
+          {{- include "blocklist.image" $root | nindent 10 }}
+          {{- end }}
+          command: {{ toJson .command }}
+          args:
+            {{- toYaml (concat .args ($values.args | default list)) | nindent 12 }}
+          env:
+            - name: BLOCKLIST_URL
+              value: {{ include "blocklist.url" $root | quote }}
+            - {name: BLOCKLIST_TOKEN_FILE, value: /var/run/secrets/blocklist/token}
+            {{- if $tls }}
+            - {name: SSL_CERT_FILE, value: /etc/blocklist/tls/ca.crt}
+            {{- else if $root.Values.caBundle.configMapName }}
+            - {name: SSL_CERT_FILE, value: /etc/blocklist/ca/ca.crt}
+            {{- end }}
+            {{- with concat (.env | default list) ($values.extraEnv | default list) }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          {{- include "blocklist.container-security" $root | nindent 10 }}
+          resources:
+            {{- toYaml $values.resources | nindent 12 }}
+          volumeMounts:
+            - {name: tmp, mountPath: /tmp}
+            - {name: token, mountPath: /var/run/secrets/blocklist, readOnly: true}
+            {{- if $tls }}
+            - {name: tls, mountPath: /etc/blocklist/tls, readOnly: true}
+            {{- end }}
+            {{- if $root.Values.caBundle.configMapName }}
+            - {name: ca, mountPath: /etc/blocklist/ca, readOnly: true}
+            {{- end }}
+            {{- with concat (.mounts | default list) ($values.extraVolumeMounts | default list) }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - {name: tmp, emptyDir: {}}
+        - name: token
+          {{- if $values.tokenSecretName }}
+          secret:
+            secretName: {{ $values.tokenSecretName | quote }}
+            defaultMode: 0440
+            items: [{key: {{ $values.tokenKey | quote }}, path: token}]
+          {{- else }}
+          projected:
+            sources:
+              - serviceAccountToken:
+                  audience: {{ $root.Values.serviceAccountTokens.audience | quote }}
+                  path: token
+                  expirationSeconds: 3600
+          {{- end }}
+        {{- if $tls }}
+        - name: tls
+          secret:
+            secretName: {{ $root.Values.tls.secretName | quote }}
+            items: [{key: {{ $root.Values.tls.caKey | quote }}, path: ca.crt}]
+        {{- end }}
+        {{- if $root.Values.caBundle.configMapName }}
+        - {{ include "blocklist.ca-volume" $root }}
+        {{- end }}
+        {{- with concat (.volumes | default list) ($values.extraVolumes | default list) }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
 {{- end }}
