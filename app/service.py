@@ -53,7 +53,7 @@ from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
 from blocklist.model.evidence import AutomaticBlocks, Dismissals, EvidenceStore
 from blocklist.model.inventory import Inventory
-from blocklist.model.limits import EvidenceLimit
+from blocklist.model.limits import EvidenceLimit, ask_above
 from blocklist.model.names import ConfirmedNodes
 from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
@@ -233,6 +233,11 @@ class Service:
             await self.authenticator.load()
             await self._listener_writer.load()
             yield
+
+    @property
+    def ask_above(self) -> int:
+        """People are asked before a change of more nodes than this."""
+        return ask_above(len(self.usable_nodes.known))
 
     def stop_streams(self) -> None:
         """Before the last requests end: end the watches with a `bye` event, and answer the requests that wait."""

@@ -28,9 +28,14 @@ router = APIRouter(tags=["Tokens"])
     response_model=IdentityBody,
 )
 async def get_whoami(request: Request, principal: Reader) -> Response:
-    """Your role, the name recorded as the author of your changes (null if unknown), and the default duration."""
-    duration = service_of(request).settings.default_duration
-    body = {"name": principal.name, "role": principal.role.value, "defaultDuration": duration}
+    """Your role, the name recorded as the author of your changes (null if unknown), and defaults for your client."""
+    service = service_of(request)
+    body = {
+        "name": principal.name,
+        "role": principal.role.value,
+        "defaultDuration": service.settings.default_duration,
+        "askAbove": service.ask_above,
+    }
     return JsonResponse(request, dump_json(body))
 
 

@@ -82,6 +82,12 @@ class Preview:
     ambiguous: Mapping[str, Sequence[str]]
     several: Mapping[str, Sequence[str]]
     seen: str
+    ask_above: int
+
+    @property
+    def is_many(self) -> bool:
+        """Whether the number of nodes is named once more, as the command asks about it."""
+        return len(self.nodes) > self.ask_above
 
     @property
     def already_blocked(self) -> int:
@@ -165,6 +171,7 @@ async def preview_command(service: Service, visitor: Visitor, command: Command[P
         ambiguous=known.ambiguous(created),
         several=known.several(node.id for node in nodes),
         seen=seen,
+        ask_above=service.ask_above,
     )
 
 

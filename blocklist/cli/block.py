@@ -13,7 +13,7 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.environment import connect, default_duration, print_context, service_now, service_now_for_change
-from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm, outcome_unknown
+from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm, confirm_many, outcome_unknown
 from blocklist.cli.options import blocked_nodes, known_nodes
 from blocklist.model.claims import claim_of, default_owner
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, ConflictError, NotFoundError
@@ -50,6 +50,7 @@ def block(
     force_reason: options.ForceReason = None,
     strict: options.Strict = False,
     output: options.ChangeFormat = ChangeOutput.TEXT,
+    yes: options.Yes = False,
 ) -> None:
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
     if merge and replace_own:
@@ -61,6 +62,7 @@ def block(
         report.names = node_ids = known_nodes(client, node, selector)
         if not dry_run:
             print_context(client)
+            confirm_many(client, report, "Block", yes=yes)
         now = service_now_for_change(client, asks=until is None and not forever)
         with report.sending():
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
@@ -95,13 +97,14 @@ def unblock(
     with ChangeReport("unblock", output, dry_run=dry_run) as report, connect() as client:
         report.names = node_ids = blocked_nodes(client, node, selector)
         # Without authentication everybody is one owner.
-        own = client.whoami()[0]
+        own = client.identity().name
         only_own = own is not None and not all_owners
         if dry_run:
             show = partial(_dry_run_unblock, client, report, own, only_own)
             _exit_if_not_all(for_each(report, node_ids, show))
             return
         print_context(client)
+        confirm_many(client, report, "Unblock", yes=yes)
         if own is not None and all_owners:
             _name_other_owners(client, report, own, node_ids, ask=not yes)
         with report.sending():
@@ -344,6 +347,7 @@ def extend(
     force: options.Force = False,
     force_reason: options.ForceReason = None,
     output: options.ChangeFormat = ChangeOutput.TEXT,
+    yes: options.Yes = False,
 ) -> None:
     """Extend blocks: they end a DURATION from now, or at a time; without --replace, never earlier than before.
 
@@ -354,6 +358,7 @@ def extend(
         report.names = node_ids = blocked_nodes(client, node, selector)
         if not dry_run:
             print_context(client)
+            confirm_many(client, report, "Extend", yes=yes)
         now = service_now_for_change(client, asks=until is None and not forever)
         with report.sending():
             end, _ = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))

@@ -23,7 +23,7 @@ from blocklist.cli.block import (
     report_dry_run_block,
 )
 from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
-from blocklist.cli.messages import ChangeOutput, ChangeReport
+from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm_many
 from blocklist.cli.options import known_nodes
 from blocklist.cli.output import print_message, print_stderr, use_colour
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
@@ -64,6 +64,7 @@ def drain(
     strict: options.Strict = False,
     wait_for: options.WaitFor = None,
     output: options.ChangeFormat = ChangeOutput.TEXT,
+    yes: options.Yes = False,
 ) -> None:
     """Block nodes, evacuate their tasks, and wait until nothing runs there. Ctrl-C leaves them blocked.
 
@@ -75,6 +76,7 @@ def drain(
         report.names = node_ids = known_nodes(client, node, selector)
         if not dry_run:
             print_context(client)
+            confirm_many(client, report, "Drain", yes=yes)
         now = service_now_for_change(client, asks=until is None and not forever)
         with report.sending():
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))

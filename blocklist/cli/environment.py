@@ -397,7 +397,7 @@ def default_duration(client: BlocklistClient) -> int:
     """
     source, text = _setting("DEFAULT_DURATION")
     if not text:
-        return client.default_duration()
+        return parse_duration_or_forever(client.identity().default_duration)
     try:
         return parse_duration_or_forever(text)
     except ValueError as error:
@@ -451,7 +451,7 @@ def service_now(client: BlocklistClient) -> int:
     """
     if client.clock_offset is None:
         try:
-            client.default_duration()
+            client.identity()
         except BlocklistError:
             if client.clock_offset is None:
                 raise

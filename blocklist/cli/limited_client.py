@@ -38,8 +38,8 @@ class LimitedClient(BlocklistClient):
             # It came when the client had just finished.
             raise UnavailableError(unreachable_message(self.url, error)) from error
 
-    def _identity(self) -> IdentityBody:
-        self._known = self._known or super()._identity()
+    def identity(self) -> IdentityBody:
+        self._known = self._known or super().identity()
         return self._known
 
 

@@ -30,6 +30,7 @@ from blocklist.model.time import format_duration, to_utc
 if TYPE_CHECKING:
     from blocklist.cli.drain import Holder
     from blocklist.client.answers import AppliedCount
+    from blocklist.client.client import BlocklistClient
     from blocklist.model.claims import Claim
     from blocklist.wire.listeners import KnownNodeBody
     from blocklist.wire.nodes import DryRunNode, ShortfallBody
@@ -176,6 +177,8 @@ class ChangeOutput(StrEnum):
     JSON = "json"
 
 
+_MAX_ASKED: Final = 5
+"""Maximum number of nodes that a question names."""
 _UNKNOWN_OUTCOME: Final = "The change may have been made: see `blocklist list`. Repeating the command is safe."
 
 
@@ -355,9 +358,23 @@ def is_interactive() -> bool:
     return sys.stdin.isatty()
 
 
-def confirm(question: str, note: Callable[[str], None] = print_stderr) -> None:
+def confirm_many(client: BlocklistClient, report: ChangeReport, verb: str, *, yes: bool) -> None:
+    """Ask before a change of many nodes, as in confirm; with `yes` do not. The service says how many are many.
+
+    `This changes 25 nodes (n1, n2, …), more than 4: a tenth of the known nodes, or 20. Block them? [y/N]`
+    """
+    names = report.names
+    if yes or len(names) < 2 or len(names) <= (most := client.identity().ask_above):
+        return
+    some = ", ".join(names[:_MAX_ASKED]) + (", …" if len(names) > _MAX_ASKED else "")
+    why = f"This changes {len(names)} nodes ({some}), more than {most}: a tenth of the known nodes, or 20."
+    confirm(f"{why} {verb} them?", report.note)
+
+
+def confirm(question: str, note: Callable[[str], None]) -> None:
     """Ask a question on the terminal. Raises Exit with code 1 unless the answer is yes, and without a terminal."""
     if not is_interactive():
+        note(question)
         note("Nothing was changed: --yes is needed here, as there is no terminal to ask on.")
         raise typer.Exit(1)
     if not typer.confirm(question, err=True):

@@ -53,7 +53,6 @@ from blocklist.model.node import (
     check_node_id,
     check_text,
 )
-from blocklist.model.time import parse_duration_or_forever
 from blocklist.wire.body import Json
 from blocklist.wire.nodes import ClaimsPage, DryRunBody, ListedNode, NodeClaims, RemovedClaimBody
 
@@ -518,14 +517,11 @@ class BlocklistClient:
         """The name of the credentials, which is the author of their changes (None without a name), and their role."""
         from blocklist.model.roles import Role
 
-        identity = self._identity()
+        identity = self.identity()
         return identity.name, Role(identity.role)
 
-    def default_duration(self) -> int:
-        """Milliseconds of a block for which the operator gives no end; PERMANENT if it has none."""
-        return parse_duration_or_forever(self._identity().default_duration)
-
-    def _identity(self) -> IdentityBody:
+    def identity(self) -> IdentityBody:
+        """As whoami, with what the service recommends to its clients."""
         from blocklist.wire.tokens import IdentityBody
 
         return parse_body(IdentityBody, self._request("GET", "/whoami").object())

@@ -35,6 +35,11 @@ def share_of(share: float, count: int) -> int:
     return max(1, int((Decimal(str(share)) * count).to_integral_value(ROUND_CEILING)))
 
 
+def ask_above(known: int) -> int:
+    """People are asked before a change of more nodes than this: a tenth of the known ones, and at most 20."""
+    return min(20, share_of(0.1, known)) if known else 20
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DomainLimit:
     """Maximum number of blocked nodes with the same value of the label `key`: `amount` nodes, or percent of them."""

@@ -69,6 +69,10 @@ class IdentityBody(Body):
         str,
         Doc("Duration of a block for which the operator gives no end, such as `4h`, or `forever`."),
     ] = DEFAULT_DURATION
+    ask_above: Annotated[
+        int,
+        Doc("People should be asked before a change of more nodes than this: a tenth of the known ones, at most 20."),
+    ] = 20
 
 
 @dataclass(kw_only=True)

@@ -194,6 +194,7 @@ class TestTokens:
                     "name": f"some-{role.value}",
                     "role": role.value,
                     "defaultDuration": "4h",
+                    "askAbove": 20,
                 }
 
     def test_the_name_is_the_author_of_changes(self, secured: SecuredService, admin: httpx.Client) -> None:
@@ -341,7 +342,12 @@ class TestAuthenticationOff:
     """The default, on a loopback address."""
 
     def test_every_client_is_an_admin_without_a_name(self, client: httpx.Client) -> None:
-        assert client.get("/whoami").json() == {"name": None, "role": "admin", "defaultDuration": "4h"}
+        assert client.get("/whoami").json() == {
+            "name": None,
+            "role": "admin",
+            "defaultDuration": "4h",
+            "askAbove": 20,
+        }
 
     def test_no_token_can_be_created(self, start: Start) -> None:
         """It would remain valid after authentication is switched on."""

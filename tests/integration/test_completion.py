@@ -103,7 +103,7 @@ FILES: Final = None
         ("config get lab ", FILES),
         ("token c", "create"),
         ("spark ", "jar defaults"),
-        ("unblock --wa", "--wait"),
+        ("unblock --wa", "--wait --wait-for"),
         ("--context lab unblock n", WITH_N),
         ("unblock --context lab n", WITH_N),
         ("unblock --context away n", ""),

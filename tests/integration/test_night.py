@@ -99,7 +99,7 @@ def test_a_night_on_call(on_call: Command, fresh: ServiceProcess, fresh_client: 
         way_back = lines[-1].partition("to end that: blocklist ")[2].split()
         assert on_call.stdout_of(*way_back) == "r12n3 unblocked\n"
         # 02:20. The rack, at last: all but the host that the job does not leave.
-        with on_call.running("drain", "-l", "rack=r12", "-r", "Switch r12", "--timeout", "2m") as running:
+        with on_call.running("drain", "-l", "rack=r12", "-r", "Switch r12", "--yes", "--timeout", "2m") as running:
             code, lines = finished(running)
         assert (code, lines[-3:]) == (
             1,
@@ -112,7 +112,7 @@ def test_a_night_on_call(on_call: Command, fresh: ServiceProcess, fresh_client: 
         wait_until(lambda: f"{REFUSED}, refused" in fresh_client.get("/page/map").text)
         assert "r12n04, evacuated" in fresh_client.get("/page/map").text
     # 03:00. The switch is back.
-    done = on_call.run("unblock", "-l", "rack=r12")
+    done = on_call.run("unblock", "-l", "rack=r12", "--yes")
     assert (done.returncode, done.stderr) == (0, f"Context prod: {fresh.url}\n")
     # 09:00. What happened?
     changes = on_call.stdout_of("history", "-l", "rack=r12", "--since", "7h", "--no-headers").splitlines()

@@ -23,7 +23,8 @@ AsPerson = Callable[[str], Command]
 @pytest.fixture
 def secured(tmp_path: Path, databases: Databases) -> Iterator[SecuredInProcess]:
     nodes = tmp_path / "nodes.csv"
-    nodes.write_text("id,labels\nw1,rack=r1\nw2,rack=r1\nw3,rack=r1\nw4,\nw5,\nw6,\nw7,\nw8,\n")
+    others = "".join(f"w{number},\n" for number in [*range(4, 9), *range(10, 50)])
+    nodes.write_text(f"id,labels\nw1,rack=r1\nw2,rack=r1\nw3,rack=r1\n{others}")
     with secured_in_process(tmp_path, databases, nodes_file=str(nodes)) as secured:
         yield secured
 

@@ -162,7 +162,7 @@ class TestCommand:
     SENTENCE = "no listener knows n11; did you mean n1?"
 
     def test_block_says_so_and_blocks(self, cluster: httpx.Client, command: Command) -> None:
-        done = command.run("block", "n11", "n1", "zzz", "-r", "disk", "--forever")
+        done = command.run("block", "n11", "n1", "zzz", "-r", "disk", "--forever", "--yes")
         assert (done.returncode, done.stderr) == (0, f"{self.SENTENCE}\nno listener knows zzz\n")
         assert list(current_list(cluster)[1]) == ["n1", "n11", "zzz"]
 
@@ -173,7 +173,7 @@ class TestCommand:
 
     def test_strict_refuses_it(self, cluster: httpx.Client, command: Command) -> None:
         for arguments in ([], ["--dry-run"]):
-            done = command.run("block", "n1", "n11", "-r", "disk", "--strict", *arguments)
+            done = command.run("block", "n1", "n11", "-r", "disk", "--strict", "--yes", *arguments)
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr == (
                 "Conflict: No listener knows n11; did you mean n1?\n"

@@ -17,7 +17,7 @@ from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import author_claim
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError, LimitError
-from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, check_limits
+from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, ask_above, check_limits
 from blocklist.model.names import MachineSet, ReportedMachines, normalize_name
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
@@ -528,6 +528,11 @@ class TestEvidenceLimit:
 
     def test_a_tenth_is_the_default(self) -> None:
         assert Settings(database_url="sqlite:///unused.db").evidence_max_share == 0.1
+
+
+@pytest.mark.parametrize(("known", "most"), [(0, 20), (1, 1), (3, 1), (10, 1), (11, 2), (199, 20), (5000, 20)])
+def test_a_change_of_more_than_a_tenth_or_of_more_than_twenty_is_asked_about(known: int, most: int) -> None:
+    assert ask_above(known) == most
 
 
 def test_limits_are_read_from_the_settings() -> None:
