@@ -18,8 +18,9 @@ from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, pars
 from app.store.database import check_url
 from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
+from blocklist.model.node import PERMANENT
 from blocklist.model.roles import ServiceAccountRoles
-from blocklist.model.time import DEFAULT_DURATION, parse_duration_or_forever, to_millis
+from blocklist.model.time import DEFAULT_DURATION, exact_duration, parse_duration_or_forever, to_millis
 
 PREFIX: Final = "BLOCKLIST_"
 CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "CONTEXT", "TIMEOUT"))
@@ -142,7 +143,7 @@ class Settings(BaseSettings):
     tls_key: str = ""
     """PEM file with the private key of the certificate, not encrypted."""
     default_duration: Annotated[str, AfterValidator(_check_block_duration)] = DEFAULT_DURATION
-    """Duration of a block for which the operator gives no end, in the command and on the page; `forever` is allowed."""
+    """Duration, or `forever`, of blocks without an end in the command and on the page; at most the longest block."""
     notify_url: Annotated[
         str,
         Field(
@@ -185,6 +186,15 @@ class Settings(BaseSettings):
         if self.longest_block_operator is None:
             return to_millis(_LONGEST_BLOCK) if self._is_authenticated else 0
         return to_millis(self.longest_block_operator)
+
+    @property
+    def default_end(self) -> str:
+        """The default duration, or the longest block if that is shorter: a block without an end is never refused."""
+        limits = self.limits
+        longest = min(filter(None, (limits.longest_operator_ms, limits.longest_admin_ms)), default=PERMANENT)
+        duration = parse_duration_or_forever(self.default_duration)
+        permanent = duration == PERMANENT and limits.may_be_permanent and not limits.longest_admin_ms
+        return self.default_duration if permanent or duration <= longest else exact_duration(longest)
 
     @property
     def repeat_rule(self) -> RepeatRule:

@@ -33,7 +33,7 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
     body = {
         "name": principal.name,
         "role": principal.role.value,
-        "defaultDuration": service.settings.default_duration,
+        "defaultDuration": service.settings.default_end,
         "askAbove": service.ask_above,
     }
     return JsonResponse(request, dump_json(body))

@@ -324,7 +324,7 @@ def _form(
     errors: dict[str, str] | None = None,
 ) -> Response:
     status = HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK
-    values = {**initial_form(service_of(request).settings.default_duration, node), **form}
+    values = {**initial_form(service_of(request).settings.default_end, node), **form}
     path = _form_path(node)
     return render_page(
         request, "block.html.j2", visitor, status, form=values, errors=errors or {}, node=node, path=path

@@ -272,7 +272,7 @@ async def post_selection(
             change = Unblocking(owner=visitor.own_owner)
             return await _preview(request, visitor, change, names, form, changed=chosen.changed)
         case "extend" | "evacuate" as action:
-            initial = {**initial_form(service.settings.default_duration), "nodes": " ".join(names)}
+            initial = {**initial_form(service.settings.default_end), "nodes": " ".join(names)}
             action_and_end = ("keep", "by") if action == "extend" else ("evacuate", "same")
             initial |= dict(zip(("action", "ends"), action_and_end, strict=True))
             return _form(request, visitor, initial, changed=chosen.changed)

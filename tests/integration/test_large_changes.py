@@ -76,3 +76,17 @@ def test_without_known_nodes_only_twenty_count(start_in_process: StartInProcess,
     command = Command(binaries, start_in_process().url)
     assert "21 nodes (n01, n02, n03, n04, n05, …), more than 20:" in command.run(*BLOCK, "n[01-21]").stderr
     command.stdout_of(*BLOCK, "n[01-20]")
+
+
+@pytest.mark.parametrize(("count", "warns"), [(3, False), (4, True)])
+def test_the_page_says_so_in_its_preview(service: InProcessService, command: Command, count: int, warns: bool) -> None:
+    names = [f"n{number:02}" for number in range(1, count + 1)]
+    command.stdout_of(*BLOCK, *names, "--yes")
+    form = {"nodes": " ".join(names), "cause": "fan", "action": "mark", "ends": "never"}
+    headers = {"Sec-Fetch-Site": "same-origin"}
+    with service.client() as client:
+        block = client.post("/page/block", data=form, headers=headers).text
+        unblock = client.post("/page/selection", data={"node": names, "do": "unblock"}, headers=headers).text
+    for preview in (block, unblock):
+        assert f"{count} nodes?</title>" in preview.replace(" · blocklist", "")
+        assert (f"These are {count} nodes: more than 3, a tenth of the known nodes or 20." in preview) is warns

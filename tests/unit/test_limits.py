@@ -554,3 +554,19 @@ def test_limits_are_read_from_the_settings() -> None:
     assert settings.limits == Limits(
         max_blocked=12, max_share=0.1, max_by_author=3, longest_operator_ms=7 * DAY, longest_admin_ms=90_000
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        ({}, "4h"),
+        ({"default_duration": "60d"}, "60d"),
+        ({"auth": "tokens", "default_duration": "60d"}, "30d"),
+        ({"auth": "tokens", "default_duration": "forever"}, "forever"),
+        ({"auth": "tokens", "longest_block_operator": "2h"}, "2h"),
+        ({"longest_block_operator": "7d", "default_duration": "forever"}, "7d"),
+        ({"auth": "tokens", "longest_block_admin": "90m", "default_duration": "forever"}, "90m"),
+    ],
+)
+def test_the_default_end_is_one_that_the_limits_allow(given: dict[str, str], end: str) -> None:
+    assert Settings.model_validate({"database_url": "sqlite:///unused.db", **given}).default_end == end
