@@ -38,7 +38,7 @@ from blocklist.model.node import (
     check_text,
 )
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
-from blocklist.model.roles import check_token_name
+from blocklist.model.roles import check_id_pattern, check_token_name
 from blocklist.model.selector import MAX_NAME_LENGTH, check_label_value
 from blocklist.wire.body import ID_SCHEMA, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
 from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName
@@ -439,8 +439,9 @@ class SessionBody(RequestBody):
 Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra=dict(ID_SCHEMA))]
 
 
-MAX_OWNERS: Final = 32
+MAX_PATTERNS: Final = 32
 OwnerPattern = Annotated[str, AfterValidator(check_owner_pattern)]
+IdPattern = Annotated[str, AfterValidator(check_id_pattern)]
 
 
 class TokenRequest(RequestBody):
@@ -460,14 +461,25 @@ class TokenRequest(RequestBody):
         list[OwnerPattern] | None,
         Field(
             min_length=1,
-            max_length=MAX_OWNERS,
+            max_length=MAX_PATTERNS,
             description="Only for an operator: the owners whose claims it may change; with a final `*`, those that"
             " begin so. Without it, all.",
         ),
     ] = None
+    listeners: Annotated[
+        list[IdPattern] | None,
+        Field(
+            min_length=1,
+            max_length=MAX_PATTERNS,
+            description="Only for a listener or a manager: the ids under which it may register; with a final `*`, those"
+            " that begin so. Without it, all that nobody else has registered.",
+        ),
+    ] = None
 
     @model_validator(mode="after")
-    def _restricts_an_operator(self) -> Self:
+    def _restricts_its_role(self) -> Self:
         if self.owners is not None and self.role != "operator":
             raise ValueError("owners restrict a token with the role operator only")
+        if self.listeners is not None and self.role not in {"listener", "manager"}:
+            raise ValueError("listeners restrict a token with the role listener or manager only")
         return self

@@ -191,6 +191,7 @@ REQUIRE_READER: Any = Depends(RequireRole(Role.READER))
 """For routers of reads; a route that does more declares a second requirement."""
 Reader = Annotated[Principal, Depends(RequireRole(Role.READER))]
 REQUIRE_LISTENER: Any = Depends(RequireRole(Role.LISTENER))
+"""For routes of listeners. Which of them the principal may register, Principal.check_may_register says."""
 ListenerRole = Annotated[Principal, Depends(RequireRole(Role.LISTENER))]
 ClaimsOperator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR, for_owners=True))]
 """For routes that check which owners' claims they change."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.api.authentication import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole, listener_principal
+from app.api.authentication import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole, authenticate, listener_principal
 from app.api.parameters import AllowedParameters, ResourceId, body_schema, parse_in_turns, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.listeners.state import ListenerEntry
@@ -64,12 +64,15 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     """Register a listener (201) or renew its lease (200). A new session replaces the old one; it gets a snapshot."""
     service = service_of(request)
     registration = RegistrationBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).value(listener_id)
+    caller = await authenticate(request)
+    caller.check_may_register(listener_id, registration.role)
     principal = await listener_principal(request)
     if registration.callback_url is not None:
         service.callback_policy.check(registration.callback_url)
         await service.registry.check_room(listener_id, principal)
         await service.callback_policy.resolve(registration.callback_url, principal)
-    entry, new = await service.registry.register(registration, principal)
+    may_replace = caller.role.allows(Role.OPERATOR)
+    entry, new = await service.registry.register(registration, principal, may_replace=may_replace)
     body = _one_body(service, entry) | ({"secret": entry.secret.current} if new else {})
     return JsonResponse(request, dump_json(body), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
@@ -86,6 +89,8 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
 async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     """Renew the lease, acknowledge the applied revision, and report the nodes of the listener's TaskManagers."""
     service = service_of(request)
+    if (registered := service.directory.get(listener_id)) is not None:
+        (await authenticate(request)).check_may_register(listener_id, registered.listener.role)
     body = await read_body(request, MAX_REPORT_BODY)
     heartbeat: HeartbeatBody = await parse_in_turns(body, parse_json, HeartbeatBody.parse)
     report: Report = await parse_in_turns(body, lambda _: heartbeat.value())

@@ -66,7 +66,8 @@ async def post_token(request: Request, principal: Admin) -> Response:
         Role(token_request.role),
         end,
         principal.name,
-        None if token_request.owners is None else tuple(token_request.owners),
+        owners=None if token_request.owners is None else tuple(token_request.owners),
+        listeners=None if token_request.listeners is None else tuple(token_request.listeners),
     )
     response = JsonResponse(request, dump_json(new_token_body(new_token)), HTTPStatus.CREATED)
     response.raw_headers.append((b"cache-control", b"no-store"))

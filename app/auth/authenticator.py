@@ -181,14 +181,30 @@ class Authenticator:
         return [self._with_last_use(stored.token) for stored in await self._store.tokens()]
 
     async def create(
-        self, name: str, role: Role, end: int, created_by: str | None, owners: tuple[str, ...] | None = None
+        self,
+        name: str,
+        role: Role,
+        end: int,
+        created_by: str | None,
+        *,
+        owners: tuple[str, ...] | None = None,
+        listeners: tuple[str, ...] | None = None,
     ) -> NewToken:
-        """Create a token, valid at once until `end` (Unix milliseconds). For `owners` see Token.
+        """Create a token, valid at once until `end` (Unix milliseconds). For `owners` and `listeners` see Token.
 
         Raises UnavailableError.
         """
         new, now = generate_token(), self._clock()
-        token = Token(id=new.id, name=name, role=role, created_at=now, created_by=created_by, end=end, owners=owners)
+        token = Token(
+            id=new.id,
+            name=name,
+            role=role,
+            created_at=now,
+            created_by=created_by,
+            end=end,
+            owners=owners,
+            listeners=listeners,
+        )
         stored = StoredToken(token=token, digest=new.digest)
         async with self._lock:
             await self._store.add(stored)
@@ -291,7 +307,7 @@ class CachedToken(NamedTuple):
     @classmethod
     def from_stored(cls, stored: StoredToken) -> CachedToken:
         token = stored.token
-        principal = Principal(token.name, token.role, owners=token.owners)
+        principal = Principal(token.name, token.role, owners=token.owners, listeners=token.listeners)
         return cls(Credential(principal, expires_at=token.end, id=token.id), bytes.fromhex(stored.digest))
 
     def matches(self, secret: bytes) -> bool:

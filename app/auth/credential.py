@@ -9,6 +9,7 @@ from weakref import WeakSet
 from app.logs import isolated
 from blocklist.model.claims import default_owner, owner_matches
 from blocklist.model.errors import ForbiddenError
+from blocklist.model.listener import ListenerRole
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
 
@@ -19,13 +20,15 @@ from blocklist.model.roles import Role
 class Principal:
     """A name, None if it is not known, and a role. `subject` is that of a JWT: the issuer never gives it to another.
 
-    `owners` are the patterns of owners whose claims it may change; None for all.
+    `owners` are the patterns of owners whose claims it may change, `listeners` those of the ids under which it may
+    register; None for all.
     """
 
     name: str | None
     role: Role
     subject: str | None = None
     owners: tuple[str, ...] | None = None
+    listeners: tuple[str, ...] | None = None
 
     @property
     def id(self) -> str | None:
@@ -40,6 +43,19 @@ class Principal:
     def check_may_block(self) -> None:
         """Raise ForbiddenError unless it may block a node, which makes a claim of its own."""
         self.check_may_claim_for(default_owner(self.name))
+
+    def check_may_register(self, listener_id: str, role: ListenerRole) -> None:
+        """Raise ForbiddenError unless it may register a listener with this id and role."""
+        needed = Role.MANAGER if role is ListenerRole.RESOURCE_MANAGER else Role.LISTENER
+        if not self.role.allows(needed):
+            raise ForbiddenError(
+                f"Registering as a {role.value} requires the role {needed.value}; yours is {self.role.value}."
+            )
+        if self.listeners is not None and not any(owner_matches(listener_id, it) for it in self.listeners):
+            raise ForbiddenError(
+                f"Your token may register {', '.join(self.listeners)} only, not {listener_id}: an admin creates tokens"
+                " with other ids by `blocklist token create --listener`."
+            )
 
     def check_unrestricted(self) -> None:
         """Raise ForbiddenError if it may change the claims of some owners only."""

@@ -146,16 +146,22 @@ class ListenerRegistry:
             raise NotFoundError(f"There is no listener {listener_id}.")
         return entry
 
-    async def register(self, requested: Registration, principal: str | None) -> tuple[ListenerEntry, bool]:
+    async def register(
+        self, requested: Registration, principal: str | None, *, may_replace: bool = True
+    ) -> tuple[ListenerEntry, bool]:
         """The registered listener, and whether it is new.
 
-        Raises FencedError, TooManyListenersError, UnavailableError.
+        `may_replace`: whether it may take the place of a listener that another principal has registered. Raises
+        FencedError, TooManyListenersError, UnavailableError.
 
         Here and below, `principal` is who makes the request; None without authentication.
         """
         await self.check_room(requested.id, principal)
         async with self._reader.lock:
-            if (renewed := self._renew_in_memory(self._directory.get(requested.id), requested, principal)) is not None:
+            entry = self._directory.get(requested.id)
+            if not may_replace and entry is not None:
+                _check_is_own(entry.listener, principal)
+            if (renewed := self._renew_in_memory(entry, requested, principal)) is not None:
                 return renewed, False
             await self._make_room(requested.id, principal)
             new = True
@@ -163,6 +169,8 @@ class ListenerRegistry:
             def change(stored: StoredListener | None) -> StoredListener:
                 nonlocal new
                 new = stored is None
+                if stored is not None and not may_replace:
+                    _check_is_own(stored.listener, principal)
                 return self._registered(stored, requested, principal)
 
             return await self._update(requested.id, change), new
@@ -303,6 +311,15 @@ class ListenerRegistry:
         except UnavailableError:
             if self._view.is_current:
                 raise
+
+
+def _check_is_own(listener: Listener, principal: str | None) -> None:
+    """Raise FencedError if another principal has registered it, also if its lease has ended: its tasks may run on."""
+    if listener.principal not in (None, principal):
+        raise FencedError(
+            f"Listener {listener.id} is registered with another token. Choose another id, or ask an operator to remove"
+            f" it: DELETE /listeners/{listener.id}."
+        )
 
 
 def _new_secret() -> str:

@@ -46,10 +46,10 @@ from blocklist.model.node import NO_TASKS, BlockState, TaskCount, any_silent, bl
 from blocklist.model.reported_node import CLUSTER_LABEL, NodeSource, SourceKind, in_cluster
 from blocklist.model.usable_nodes import (
     ListenerNodes,
-    believed_nodes,
     blocked_names,
     count_usable,
     matching_names,
+    nodes_in_use,
 )
 
 if TYPE_CHECKING:
@@ -623,11 +623,14 @@ class UsableNodes:
             return None
         state = (entry.nodes, runs_on, self._confirmed_nodes.version)
         if entry.believed_nodes is None or entry.believed_nodes[0] != state:
-            entry.believed_nodes = state, self._confirmed_nodes.one_name_each(self._believed(entry.nodes, runs_on))
+            entry.believed_nodes = state, self._confirmed_nodes.one_name_each(self._believed(entry, runs_on))
         return entry.believed_nodes[1]
 
-    def _believed(self, stated: frozenset[str] | None, runs_on: frozenset[str]) -> frozenset[str]:
-        return runs_on if stated is None else believed_nodes(stated, runs_on, self._confirmed_nodes.confirmed_name)
+    def _believed(self, entry: ListenerEntry, runs_on: frozenset[str]) -> frozenset[str]:
+        if entry.nodes is None:
+            return runs_on
+        is_job = entry.listener.role is ListenerRole.JOB_MASTER
+        return nodes_in_use(entry.nodes, runs_on) if is_job and self._confirmed_nodes.authenticated else entry.nodes
 
     def counter(self) -> Callable[[ListenerEntry], int | None]:
         """A function that returns the number of nodes of a listener that are not blocked now; None if it has none."""

@@ -200,8 +200,10 @@ tokens = Table(
     Column("revoked_ms", BigInteger),
     Column("used_ms", BigInteger),
     Column("owners", Text),
+    Column("listeners", Text),
     comment="digest: SHA-256 of the secret; used_ms: last use, up to a minute late;"
-    " owners: patterns of the owners whose claims it may change, a JSON array, null for all.",
+    " owners: patterns of the owners whose claims it may change, listeners: of the ids under which it may register;"
+    " JSON arrays, null for all.",
 )
 
 sessions = Table(

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from app.store.queries import Topic
 from app.store.tables import read_rows, readable_rows, sessions, tokens
 from blocklist.model.claims import check_owner_pattern
-from blocklist.model.roles import Role, Token
+from blocklist.model.roles import Role, Token, check_id_pattern
 
 if TYPE_CHECKING:
     from app.store.store import Store
@@ -190,6 +190,7 @@ def _row(stored: StoredToken) -> dict[str, object]:
         "revoked_ms": token.revoked_at,
         "used_ms": token.last_used_at,
         "owners": None if token.owners is None else json.dumps(token.owners),
+        "listeners": None if token.listeners is None else json.dumps(token.listeners),
     }
 
 
@@ -207,12 +208,15 @@ def _token(row: Row[Any]) -> Token:
         end=row.end_ms,
         revoked_at=row.revoked_ms,
         last_used_at=row.used_ms,
-        owners=None if row.owners is None else _owners(row.owners),
+        owners=_patterns(row.owners, check_owner_pattern),
+        listeners=_patterns(row.listeners, check_id_pattern),
     )
 
 
-def _owners(text: str) -> tuple[str, ...]:
-    owners = json.loads(text)
-    if not isinstance(owners, list) or not owners:
-        raise ValueError("the owners of a token are not an array")
-    return tuple(map(check_owner_pattern, owners))
+def _patterns(text: str | None, check: Callable[[str], str]) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    patterns = json.loads(text)
+    if not isinstance(patterns, list) or not patterns:
+        raise ValueError("what a token is restricted to is not an array")
+    return tuple(map(check, patterns))

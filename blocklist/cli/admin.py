@@ -316,6 +316,10 @@ TokenOwners = Annotated[
         "--owner", help="Only change claims of this owner, with a final * of those that begin so. Repeatable."
     ),
 ]
+TokenListeners = Annotated[
+    list[str] | None,
+    typer.Option("--listener", help="Only register under this id, with a final * those that begin so. Repeatable."),
+]
 TokenRole = Annotated[Role, options.choice_option(Role, "--role", help_text="Each role includes the roles before it.")]
 
 
@@ -324,6 +328,7 @@ def token_create(
     role: TokenRole,
     duration: options.TokenDuration = None,
     owner: TokenOwners = None,
+    listener: TokenListeners = None,
     output: options.Output = OutputFormat.TABLE,
 ) -> None:
     """Create a token. It is printed to stdout, only once; its id, role and end to stderr."""
@@ -333,7 +338,7 @@ def token_create(
         if duration is not None and duration != PERMANENT:
             end = service_now_for_change(client) + duration
         with _report_unknown_token(name):
-            created = client.create_token(name, role, end=end, owners=owner)
+            created = client.create_token(name, role, end=end, owners=owner, listeners=listener)
         now = service_now(client)
     if output in (OutputFormat.JSON, OutputFormat.JSONL):
         print_lines(json_text(_json(created), indent=2 if output is OutputFormat.JSON else None))

@@ -527,13 +527,19 @@ class BlocklistClient:
         return parse_body(IdentityBody, self._request("GET", "/whoami").object())
 
     def create_token(
-        self, name: str, role: Role, *, end: int = PERMANENT, owners: Sequence[str] | None = None
+        self,
+        name: str,
+        role: Role,
+        *,
+        end: int = PERMANENT,
+        owners: Sequence[str] | None = None,
+        listeners: Sequence[str] | None = None,
     ) -> NewToken:
         """Create a token that is valid until `end` (Unix milliseconds); its text is returned only here.
 
-        `owners` are the owners whose claims a token of an operator may change, with a final `*` those that begin so;
-        None for all. Raises InvalidError for a name without the form of a node id, an end that is not in the future, or
-        what is not an owner.
+        `owners` are the owners whose claims a token of an operator may change, `listeners` the ids under which one of a
+        listener or manager may register, with a final `*` those that begin so; None for all. Raises InvalidError for a
+        name without the form of a node id, an end that is not in the future, or what is not an owner or an id.
         """
         from blocklist.model.roles import check_token_name
         from blocklist.wire.tokens import CreatedTokenBody
@@ -541,6 +547,8 @@ class BlocklistClient:
         body: dict[str, object] = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}
         if owners is not None:
             body["owners"] = list(owners)
+        if listeners is not None:
+            body["listeners"] = list(listeners)
         return parse_body(CreatedTokenBody, self._request("POST", "/tokens", json=body).object()).value()
 
     def tokens(self) -> list[Token]:

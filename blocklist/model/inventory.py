@@ -147,9 +147,19 @@ class _ReportedId:
         yield from self.agents.items()
 
     def aliases_by(self, kind: SourceKind) -> set[str]:
-        """The aliases that sources of this kind report."""
+        """The aliases that sources of this kind report and that count.
+
+        What agents call a node counts only while no other source has names or addresses for it: a job must not rename
+        the nodes of a cluster.
+        """
+        if kind is SourceKind.AGENT and (not self.agents or any(map(_aliases, self.trusted.values()))):
+            return set()
         reports = (node for source, node in self.of_kind(kind).items() if source.kind is kind)
-        return {alias for node in reports if isinstance(node, ReportedNode) for alias in node.aliases()}
+        return {alias for node in reports for alias in _aliases(node)}
+
+    def aliases(self) -> set[str]:
+        """The aliases that count, of all sources."""
+        return {alias for kind in SourceKind for alias in self.aliases_by(kind)}
 
     @property
     def spelling(self) -> str:
@@ -157,6 +167,10 @@ class _ReportedId:
         reports = self.trusted or self.agents
         report = reports[min(reports)]
         return report if isinstance(report, str) else report.id
+
+
+def _aliases(report: Believed) -> Collection[str]:
+    return report.aliases() if isinstance(report, ReportedNode) else ()
 
 
 class Inventory:
@@ -398,13 +412,7 @@ class Inventory:
         return {node_id, *self._further_ids[node_id]}
 
     def _aliases_of_ids(self, members: Iterable[str]) -> set[str]:
-        return {
-            alias
-            for member in members
-            for _, node in self._ids[member].reports()
-            if isinstance(node, ReportedNode)
-            for alias in node.aliases()
-        }
+        return {alias for member in members for alias in self._ids[member].aliases()}
 
     def _others(self, alias: str, node_id: str) -> list[str]:
         """The other nodes with an alias of a node, whoever reports it."""
@@ -459,17 +467,18 @@ class Inventory:
         if reported is None:
             reported = self._ids[reported_id] = _ReportedId()
             self._names.add(reported_id)
-        previous = reported.of_kind(kind).get(source)
-        old = previous.aliases() if isinstance(previous, ReportedNode) else set()
-        new = node.aliases() if isinstance(node, ReportedNode) else set()
+        # What a trusted source reports decides whether the names of agents count.
+        before = {each: reported.aliases_by(each) for each in (kind, SourceKind.AGENT)}
         if node is ABSENT:
             reported.of_kind(kind).pop(source, None)
         else:
             reported.of_kind(kind)[source] = node
-        for alias in new - old:
-            self._by_alias[kind].add(alias, reported_id)
-        for alias in (old - new) - (reported.aliases_by(kind) if old - new else set()):
-            self._by_alias[kind].discard(alias, reported_id)
+        for each, earlier in before.items():
+            now = reported.aliases_by(each)
+            for alias in now - earlier:
+                self._by_alias[each].add(alias, reported_id)
+            for alias in earlier - now:
+                self._by_alias[each].discard(alias, reported_id)
         if not reported.trusted and not reported.agents:
             del self._ids[reported_id]
             self._names.discard(reported_id)

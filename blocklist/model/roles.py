@@ -14,12 +14,14 @@ from blocklist.model.node import PERMANENT, check_id
 class Role(StrEnum):
     """The roles of credentials; each includes the ones before it.
 
-    A reader reads and watches, a listener registers and reports, an operator blocks and unblocks, an admin manages
-    tokens and may bypass limits.
+    A reader reads and watches. A listener is a job: it registers as a JOB_MASTER and reports its own TaskManagers. A
+    manager registers as a RESOURCE_MANAGER and reports the nodes of its cluster, with their names and labels. An
+    operator blocks and unblocks. An admin manages tokens and may bypass limits.
     """
 
     READER = "reader"
     LISTENER = "listener"
+    MANAGER = "manager"
     OPERATOR = "operator"
     ADMIN = "admin"
 
@@ -41,7 +43,8 @@ class Token:
     """A bearer token without its text. Times are Unix milliseconds.
 
     `name` is the author of changes made with the token; `last_used_at` may be up to a minute late. `owners` are the
-    patterns of owners whose claims it may change; None for all.
+    patterns of owners whose claims it may change, `listeners` those of the ids under which it may register; None for
+    all.
     """
 
     id: str
@@ -53,6 +56,7 @@ class Token:
     revoked_at: int | None = None
     last_used_at: int | None = None
     owners: tuple[str, ...] | None = None
+    listeners: tuple[str, ...] | None = None
 
     def is_valid(self, now: int) -> bool:
         return self.revoked_at is None and now < self.end
@@ -64,6 +68,13 @@ class NewToken:
 
     token: Token
     text: str = field(repr=False)
+
+
+def check_id_pattern(pattern: str) -> str:
+    """Return `pattern`; raise InvalidError unless it is `*`, or an id, or the beginning of ids and `*`."""
+    if pattern != "*":
+        check_id(f"{pattern[:-1]}x" if pattern.endswith("*") else pattern)
+    return pattern
 
 
 def check_token_name(name: str) -> str:

@@ -6,7 +6,7 @@ names, so that the cost does not grow with the number of listeners. A listener h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -78,18 +78,13 @@ def blocked_ids(draft: Draft) -> Sequence[str]:
     return [node.id for node in draft if not node.ended(draft.now)]
 
 
-def believed_nodes(
-    stated: frozenset[str], runs_on: frozenset[str], confirmed_name: Callable[[str], str | None]
-) -> frozenset[str]:
-    """The nodes that a listener says it may use and on which it has TaskManagers, or that others name as well.
+def nodes_in_use(stated: frozenset[str], runs_on: frozenset[str]) -> frozenset[str]:
+    """The nodes that a job says it may use and on which it has TaskManagers.
 
     Otherwise it could forbid the block of any node by stating it.
     """
-    others = {node for node in stated - runs_on if confirmed_name(node) is None}
-    if others and runs_on:
-        index = NameSet(runs_on)
-        others = {node for node in others if not any(index.matching(node))}
-    return stated - others
+    index = NameSet(runs_on)
+    return frozenset(node for node in stated if node in runs_on or any(index.matching(node)))
 
 
 def _is_blocked(name: str, draft: Draft) -> bool:

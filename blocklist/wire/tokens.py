@@ -10,7 +10,7 @@ from blocklist.model.roles import NewToken, Role, Token
 from blocklist.model.time import DEFAULT_DURATION
 from blocklist.wire.body import Body, Doc, Json, Millis
 
-RoleName = Literal["reader", "listener", "operator", "admin"]
+RoleName = Literal["reader", "listener", "manager", "operator", "admin"]
 
 
 @dataclass(kw_only=True)
@@ -24,6 +24,7 @@ class _TokenFields(Body):
     created_by: str | None
     end_timestamp: Millis | None
     owners: Annotated[list[str] | None, Doc("The owners whose claims it may change; null for all.")] = None
+    listeners: Annotated[list[str] | None, Doc("The ids under which it may register; null for all.")] = None
 
     def _token(self, **state: int | None) -> Token:
         return Token(
@@ -34,6 +35,7 @@ class _TokenFields(Body):
             created_by=self.created_by,
             end=PERMANENT if self.end_timestamp is None else self.end_timestamp,
             owners=None if self.owners is None else tuple(self.owners),
+            listeners=None if self.listeners is None else tuple(self.listeners),
             **state,
         )
 
@@ -105,6 +107,7 @@ def _fields(token: Token) -> dict[str, Any]:
         "createdBy": token.created_by,
         "endTimestamp": None if token.end == PERMANENT else str(token.end),
         "owners": None if token.owners is None else list(token.owners),
+        "listeners": None if token.listeners is None else list(token.listeners),
     }
 
 

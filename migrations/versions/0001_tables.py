@@ -156,6 +156,7 @@ def _create_credentials() -> None:
         sa.Column("revoked_ms", sa.BigInteger),
         sa.Column("used_ms", sa.BigInteger),
         sa.Column("owners", sa.Text),
+        sa.Column("listeners", sa.Text),
         sa.PrimaryKeyConstraint("id", name="pk_tokens"),
     )
     op.create_table(

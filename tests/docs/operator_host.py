@@ -75,7 +75,7 @@ class PageListeners:
     def start(self) -> None:
         url, self._token = self._host.url, self._host.token("spark")
         self._job = self._stack.enter_context(page_listeners.Job(url, self._token))
-        self._stack.enter_context(page_listeners.start_manager(self._host.folder, url, self._token))
+        self._stack.enter_context(page_listeners.start_manager(self._host.folder, url, self._host.token("yarn")))
         wait_until(lambda: page_listeners.all_registered(url, self._token))
 
     def end_tasks(self) -> None:

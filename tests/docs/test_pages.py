@@ -66,6 +66,7 @@ cp /var/lib/blocklist/admin.token ~/admin.token
 export BLOCKLIST_TOKEN_FILE=~/admin.token
 blocklist token create anna --role operator > ~/anna.token 2> /dev/null
 blocklist token create spark --role listener > ~/spark.token 2> /dev/null
+blocklist token create yarn --role manager > ~/yarn.token 2> /dev/null
 export BLOCKLIST_TOKEN_FILE=~/anna.token
 """
 """The guide's set-up, without output."""

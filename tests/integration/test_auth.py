@@ -173,6 +173,7 @@ class TestTokens:
             "revokedAt": None,
             "lastUsedAt": None,
             "owners": None,
+            "listeners": None,
         }
         assert status_of(secured, made["token"], "GET", "/blocklist") == 200
         (found,) = [token for token in admin.get("/tokens").json()["tokens"] if token["id"] == made["id"]]

@@ -88,7 +88,7 @@ class AuthHarness:
     async def create_token(
         self, access: Role = Role.ADMIN, end: int = PERMANENT, owners: tuple[str, ...] | None = None
     ) -> NewToken:
-        return await self.auth.create("ann", access, end, None, owners)
+        return await self.auth.create("ann", access, end, None, owners=owners)
 
 
 @pytest.fixture

@@ -13,7 +13,16 @@ import pytest
 from blocklist.model.roles import Role
 from tests.integration.bodies import current_list
 from tests.integration.databases import Databases
-from tests.integration.listeners import JM, RM, get_listener, heartbeat, post_heartbeat, register, registration_body
+from tests.integration.listeners import (
+    JM,
+    RM,
+    get_listener,
+    heartbeat,
+    post_heartbeat,
+    put,
+    register,
+    registration_body,
+)
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.secured import SecuredInProcess, SecuredService, secured_in_process, secured_service
@@ -43,14 +52,18 @@ def client_of(service: SecuredInProcess) -> Iterator[Client]:
         yield client_of
 
 
+MANAGERS: Final = ("yarn", "manager")
+
+
 @contextmanager
 def clients_of_listeners(service: SecuredInProcess | SecuredService) -> Iterator[Client]:
-    """A client with the token of a listener, by the token's name."""
+    """A client with the token of a listener, by the token's name; that of a manager for the name of one."""
     clients: dict[str, httpx.Client] = {}
 
     def client_of(name: str) -> httpx.Client:
         if name not in clients:
-            token = service.make_token(Role.LISTENER, name)["token"]
+            role = Role.MANAGER if name in MANAGERS else Role.LISTENER
+            token = service.make_token(role, name)["token"]
             clients[name] = stack.enter_context(service.client(token))
         return clients[name]
 
@@ -87,8 +100,10 @@ class TestOneToken:
         application(client_of("yarn"), "yarn", [], role=RM)
         heartbeat(client_of("yarn"), "yarn", nodes=nodes)
         attacker = client_of("attacker")
-        application(attacker, "invented-manager", [], role=RM)
-        heartbeat(attacker, "invented-manager", nodes=[f"invented-{number}" for number in range(10_000)])
+        refused = attacker.put("/listeners/invented-manager", json=registration_body(role=RM))
+        assert "requires the role manager; yours is listener" in problem_of(refused, 403)["detail"]
+        application(attacker, "inventor", [])
+        heartbeat(attacker, "inventor", nodes=[f"invented-{number}" for number in range(10_000)])
         for number in range(4):
             application(attacker, f"job-{number}", [claimed.format(node) for node in range(3_000)])
         for number in range(4):
@@ -128,13 +143,52 @@ class TestOtherTokens:
         problem_of(client_of("attacker").post("/listeners/job/secret", json={"sessionId": "s1"}), 404)
         assert client_of("honest").post("/listeners/job/secret", json={"sessionId": "s1"}).status_code == 200
 
-    def test_a_registration_with_another_token_starts_anew(self, client_of: Client) -> None:
+    def test_another_token_cannot_take_the_place_of_a_job(self, client_of: Client, service: SecuredInProcess) -> None:
+        """Not even when its lease has ended: its tasks may run on, and the other one would say that none do."""
+        application(client_of("honest"), "job", CLUSTER)
+        for ended in (False, True):
+            refused = client_of("attacker").put("/listeners/job", json=registration_body("s2"))
+            assert "job is registered with another token" in problem_of(refused, 409)["detail"]
+            assert ended or heartbeat(client_of("honest"), "job")["revision"] == 0
+            service.clock.advance(120)
+
+    def test_an_operator_may_and_it_starts_anew(self, client_of: Client, service: SecuredInProcess) -> None:
         application(client_of("honest"), "job", CLUSTER)
         report_evidence(client_of("honest"), "job", CLUSTER[0])
         assert summary(client_of("honest")) == [(CLUSTER[0], "job", True)]
-        assert client_of("attacker").put("/listeners/job", json=registration_body()).status_code == 200
+        with service.client(service.tokens[Role.OPERATOR]) as operator:
+            assert operator.put("/listeners/job", json=registration_body()).status_code == 200
         assert (summary(client_of("honest")), get_listener(client_of("honest"), "job")["usableNodes"]) == ([], None)
         problem_of(post_heartbeat(client_of("honest"), "job"), 404)
+
+    def test_a_token_may_register_the_ids_that_it_names(self, service: SecuredInProcess) -> None:
+        text = service.make_token(Role.LISTENER, "nightly", listeners=["etl-*", "report"])["token"]
+        with service.client(text) as client:
+            for name, status in {"etl-7": 201, "report": 201, "report-2": 403, "other": 403}.items():
+                assert client.put(f"/listeners/{name}", json=registration_body()).status_code == status
+            refused = client.put("/listeners/other", json=registration_body())
+        assert problem_of(refused, 403)["detail"].startswith("Your token may register etl-*, report only, not other: ")
+
+    def test_a_job_of_the_managers_name_cannot_report_for_it(
+        self, client_of: Client, service: SecuredInProcess
+    ) -> None:
+        """Tokens of one name are one principal, also where an admin has given them two roles."""
+        application(client_of("manager"), "rm", [], role=RM)
+        with service.client(service.make_token(Role.LISTENER, "manager")["token"]) as job:
+            assert "role manager" in problem_of(post_heartbeat(job, "rm", nodes=["n1"]), 403)["detail"]
+
+    def test_a_job_cannot_rename_what_a_manager_describes(self, client_of: Client, service: SecuredInProcess) -> None:
+        """Whatever it says to run there: a block of another machine would be one of this."""
+        application(client_of("manager"), "rm", [], role=RM)
+        heartbeat(client_of("manager"), "rm", nodes=[{"id": "k1", "addresses": ["10.0.0.1"]}, "idle-3"])
+        register(client_of("attacker"), "job")
+        renamed = {"id": "k1", "names": ["idle-3", "idle-4"], "addresses": ["10.0.0.3"]}
+        heartbeat(client_of("attacker"), "job", nodes=[renamed], taskManagers={"tm": "k1"})
+        with service.client(service.admin) as admin:
+            put(admin, "k1")
+            assert admin.get("/blocklist/nodes/10.0.0.1").status_code == 200
+            for name in ("idle-3", "idle-4", "10.0.0.3"):
+                assert admin.get(f"/blocklist/nodes/{name}").status_code == 404
 
     def test_a_successor_of_the_same_name_continues_a_registration(
         self, service: SecuredInProcess, client_of: Client

@@ -162,7 +162,7 @@ def test_values_become_the_settings_that_they_mean(objects: dict[str, str]) -> N
     roles = environment(objects["roles"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"].split(",")
     assert roles == ["chart/blocklist-admin=admin", "spark/*=listener"]
     assert "BLOCKLIST_SERVICE_ACCOUNT_ROLES" not in environment(objects["an admin's token"])
-    assert "chart/blocklist-manager=listener" in environment(objects["TLS"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
+    assert "chart/blocklist-manager=manager" in environment(objects["TLS"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
     all_of_it = environment(objects["the manager with all"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
     assert "manager" not in all_of_it, "it has a token of its own"
     assert environment(objects["PostgreSQL"], "Deployment")["BLOCKLIST_ADMIN_TOKEN_FILE"] == ""

@@ -238,7 +238,7 @@ def test_replicas_on_postgresql_over_tls(release: MakeRelease, tmp_path: Path) -
             made.raise_for_status()
             least = {"minRevision": made.headers["Blocklist-Revision"]}
             assert list(second.get("/blocklist", params=least).json()) == ["n1"]
-            token = first.post("/tokens", json={"name": "kubernetes", "role": "listener"}).json()["token"]
+            token = first.post("/tokens", json={"name": "kubernetes", "role": "manager"}).json()["token"]
             here.kubectl("create", "secret", "generic", "manager", f"--from-literal=token={token}")
             more = ["kubernetesManager.enabled=true", "kubernetesManager.tokenSecretName=manager"]
         # Its TLS verifies the name of the Service.

@@ -65,11 +65,12 @@ VALUES
     ('job-live', 'taskManagers', 1700003590000, '{"app-1:1": "worker-1", "app-1:2": "old-2"}', 4);
 
 INSERT INTO tokens
-    (id, name, role, digest, created_ms, created_by, end_ms, revoked_ms, used_ms, owners)
+    (id, name, role, digest, created_ms, created_by, end_ms, revoked_ms, used_ms, owners, listeners)
 VALUES
-    ('0000000a', 'anna', 'admin', '0f007385b6f9d4b7eeb2748605afe1a984a0a3bfa3f014d09e2a784ce9e5cd1a', 1700000001000, 'admin', 9223372036854775807, NULL, 1700003000000, NULL),
-    ('0000000b', 'Zoë O''Neil', 'operator', '412dc46cc9e3cb26f29f7c1415c556349af62904c5d15b0a2d8cfdc5cfa22b34', 1700000002000, 'anna', 9223372036854775807, 1700000020000, 1700000007000, '["alertmanager/*", "anna"]'),
-    ('0000000c', 'ended', 'reader', '942014af03195c97fc8a6121a03e1660b89027a538325a101eba426dacd7e587', 1700000003000, NULL, 1700000030000, NULL, NULL, NULL);
+    ('0000000a', 'anna', 'admin', '0f007385b6f9d4b7eeb2748605afe1a984a0a3bfa3f014d09e2a784ce9e5cd1a', 1700000001000, 'admin', 9223372036854775807, NULL, 1700003000000, NULL, NULL),
+    ('0000000b', 'Zoë O''Neil', 'operator', '412dc46cc9e3cb26f29f7c1415c556349af62904c5d15b0a2d8cfdc5cfa22b34', 1700000002000, 'anna', 9223372036854775807, 1700000020000, 1700000007000, '["alertmanager/*", "anna"]', NULL),
+    ('0000000c', 'ended', 'reader', '942014af03195c97fc8a6121a03e1660b89027a538325a101eba426dacd7e587', 1700000003000, NULL, 1700000030000, NULL, NULL, NULL, NULL),
+    ('0000000d', 'etl', 'listener', '1f40fc92da241694750979ee6cf582f2d5d7d28e18335de05abc54d0560e0f53', 1700000004000, 'anna', 9223372036854775807, NULL, NULL, NULL, '["etl-*"]');
 
 INSERT INTO sessions
     (digest, csrf, address, name, role, credential, end_ms, principal, created_ms)

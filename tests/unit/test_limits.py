@@ -23,7 +23,7 @@ from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.time import exact_duration
 from blocklist.model.tracker import BlocklistTracker
-from blocklist.model.usable_nodes import ListenerNodes, believed_nodes, shortfalls
+from blocklist.model.usable_nodes import ListenerNodes, nodes_in_use, shortfalls
 from tests.unit.counting import count_calls
 from tests.unit.labelled_nodes import labelled_nodes
 
@@ -356,10 +356,10 @@ def test_a_refusal_names_twenty_listeners_and_says_how_many_more_there_are() -> 
     assert lines[-1] == "2 more listeners would be left with fewer nodes than they need."
 
 
-def test_a_listener_is_believed_where_it_runs_or_where_others_name_the_node_as_well() -> None:
-    stated, confirmed = frozenset({"n1", "n2.a", "n3", "n4"}), {"n3": "n3.a"}
-    assert believed_nodes(stated, frozenset({"n1", "n2"}), confirmed.get) == {"n1", "n2.a", "n3"}
-    assert believed_nodes(stated, frozenset(), confirmed.get) == {"n3"}
+def test_a_job_uses_the_nodes_on_which_it_runs() -> None:
+    stated = frozenset({"n1", "n2.a", "n3"})
+    assert nodes_in_use(stated, frozenset({"n1", "n2"})) == {"n1", "n2.a"}
+    assert nodes_in_use(stated, frozenset()) == set()
 
 
 def test_a_minimum_costs_no_more_because_many_listeners_and_blocks_have_one_node_in_common() -> None:

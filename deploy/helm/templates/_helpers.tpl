@@ -86,7 +86,7 @@ tolerations:
 {{- $managers := dict "manager" .Values.kubernetesManager "yarn" .Values.yarnManager "flink" .Values.flinkBridge }}
 {{- range $component, $values := $managers }}
 {{- if and $values.enabled (not $values.tokenSecretName) }}
-{{- $role := $values.mirrorCordons | default false | ternary "operator" "listener" }}
+{{- $role := $values.mirrorCordons | default false | ternary "operator" "manager" }}
 {{- $_ := set $own (printf "%s/%s-%s" $.Release.Namespace (include "blocklist.name" $) $component) $role }}
 {{- end }}
 {{- end }}
