@@ -221,8 +221,10 @@ class ChangeReport:
     def dry_run(self, name: str, entry: DryRunNode, now: int, **more: object) -> None:
         """The effect that the change would have on a node, and the TaskManagers that are there."""
         node, running = entry.node.value(), [it.json_value() for it in entry.task_managers]
-        result = _DRY_RUN_RESULTS[entry.status]
-        self.node(name, result, _dry_run_message(entry, now), node, taskManagers=running, **more)
+        result, text = _DRY_RUN_RESULTS[entry.status], _dry_run_message(entry, now)
+        if entry.status == 202 and self._document["command"] == "extend":
+            text = block_message(node, now, verb="would stay blocked")
+        self.node(name, result, text, node, taskManagers=running, **more)
         for task_manager in entry.task_managers:
             tasks = "an unknown number of" if task_manager.running_tasks is None else str(task_manager.running_tasks)
             self.say(f"  TaskManager {task_manager.id} of {task_manager.listener} runs {tasks} tasks")

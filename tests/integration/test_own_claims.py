@@ -115,6 +115,16 @@ def test_the_dry_run_names_each_claim(as_person: AsPerson, secured: SecuredInPro
     assert blocked(secured) == {"w1", "w2"}
 
 
+@pytest.mark.parametrize("options", [("-d", "5h"), ("-d", "1h", "--replace")])
+def test_a_dry_run_of_extend_merges_nothing(
+    secured: SecuredInProcess, as_person: AsPerson, options: tuple[str, ...]
+) -> None:
+    output = as_person("anna").stdout_of("extend", "w2", *options, "--dry-run")
+    assert output.startswith("w2 would stay blocked until ")
+    assert "merged" not in output
+    assert blocked(secured) == {"w1", "w2"}
+
+
 def test_a_conflict_names_the_others(as_person: AsPerson) -> None:
     done = as_person("carol").run("block", "w1", "-r", "Fan", "-d", "1h")
     assert done.returncode == 1
