@@ -12,7 +12,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test test-long test-nightly kill-test lint format docs demo jar bench profile chaos soak-claims \
+.PHONY: run setup check unit test test-long test-nightly kill-test lint format docs demo jar bench profile chaos soak-claims soak-people \
 	fuzz openapi settings lock upgrade clean
 .DELETE_ON_ERROR:
 
@@ -123,6 +123,10 @@ test-yarn: jar
 # An hour of several owners against each other; make test has a short form.
 soak-claims: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.claims_soak $(ARGS)
+
+# An hour of two people with the command and an alert manager on the same nodes; make test has a short form.
+soak-people: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.claims_soak --people $(ARGS)
 
 # A million random requests to the fast path and to the ordinary route; make test sends 50,000.
 fuzz: $(VENV)/dev.stamp

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.claims_soak.soak_run import SoakRun, running_cluster
+from tests.claims_soak.two_people import two_people
 from tests.length import longer
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,3 +35,11 @@ def test_no_block_outlives_its_claims_or_ends_before(tmp_path: Path, replicas: i
         run.save(tmp_path)
     assert not found, "\n".join([f"seed {seed}", *run.summary(), *found[:20]])
     assert run.checker.figures["changes: narrowed"]
+
+
+def test_nobody_loses_a_claim_without_being_named(tmp_path: Path) -> None:
+    seed = secrets.token_hex(4)
+    with two_people(tmp_path, seed) as people:
+        found = people.run(longer(6))
+    assert not found, "\n".join([f"seed {seed}", *found])
+    assert people.figures["own claims changed"]
