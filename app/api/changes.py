@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -102,11 +102,21 @@ async def get_changes(
     change_filter: Annotated[ChangeFilter, Depends(_change_filter)],
     since: Annotated[Revision, Query(description="Changes after this revision.")] = 0,
     limit: Annotated[Limit, Query(description="Maximum number of changes in a page.")] = 100,
+    last: Annotated[
+        Literal["true", "false"],
+        Query(description="`true`: the last `limit` changes that match, instead of the first ones after `since`."),
+    ] = "false",
 ) -> Response:
     """The changes after a revision, in order. 410 if they have been compacted."""
     service = service_of(request)
     revision = service.view.tracker.revision
     ndjson = _accepts_ndjson(request.headers.getlist("accept"))
+    if last == "true":
+        if since or ndjson:
+            raise InvalidError("last: it is one page of JSON, without since.")
+        # One that is committed but not yet published is left out, as below.
+        found = await service.store.latest_changes(limit, change_filter, before=revision + 1)
+        return JsonResponse(request, dump_json(_page(found[::-1], limit, revision)), revision=revision)
     page = await service.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
     if since < page.compacted:
         raise CompactedError(

@@ -11,6 +11,8 @@ from app.api.parameters import ResourceId, body_schema, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.requests import MAX_NODE_BODY, TokenRequest
 from app.service import service_of
+from blocklist import __version__
+from blocklist.model.claims import default_owner
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
 from blocklist.wire.body import dump_json, parse_json
@@ -28,11 +30,17 @@ router = APIRouter(tags=["Tokens"])
     response_model=IdentityBody,
 )
 async def get_whoami(request: Request, principal: Reader) -> Response:
-    """Your role, the name recorded as the author of your changes (null if unknown), and defaults for your client."""
+    """Your role, the name recorded as the author of your changes (null if unknown), and whose claims you may change.
+
+    Also what the service recommends to its clients, and its version.
+    """
     service = service_of(request)
     body = {
         "name": principal.name,
         "role": principal.role.value,
+        "owner": default_owner(principal.name),
+        "owners": None if principal.owners is None else list(principal.owners),
+        "version": __version__,
         "defaultDuration": service.settings.default_end,
         "askAbove": service.ask_above,
     }

@@ -20,6 +20,7 @@ from app.page.forms import HtmlRoute, int_param
 from app.page.history import WIDTH, BlockInterval, Box, intervals, time_labels
 from app.page.shared import Excerpt, ReaderVisitor, Visitor, render_page
 from app.service import Service, service_of
+from app.store.queries import ChangeFilter
 from blocklist.model.changes import Change
 from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of
 from blocklist.model.errors import UnavailableError
@@ -423,7 +424,7 @@ async def node_history(service: Service, node_id: str, block: BlockedNode | None
     """The changes of a node under any of its names, before a revision. Raises UnavailableError."""
     store = service.store
     limit = (MAX_CHANGES if before is None else PAGE_SIZE) + 1
-    changes = await store.latest_changes(limit, node_id=node_id, before=before)
+    changes = await store.latest_changes(limit, ChangeFilter(node_id=node_id), before=before)
     last = changes[0] if changes and before is None else await store.last_change(node_id)
     return NodeHistory(
         changes=changes[:PAGE_SIZE],

@@ -144,10 +144,10 @@ class Store(ABC):
         return await self.read(lambda connection: _page(connection, since, limit, criteria))
 
     async def latest_changes(
-        self, limit: int, *, node_id: str | None = None, before: int | None = None
+        self, limit: int, criteria: ChangeFilter = ALL, *, before: int | None = None
     ) -> list[Change]:
-        """At most `limit` changes, the newest first; optionally of one node, or before a revision."""
-        criteria = await self._with_other_names(ChangeFilter(node_id=node_id))
+        """At most `limit` changes that match, the newest first; optionally before a revision."""
+        criteria = await self._with_other_names(criteria)
         return await self.read(lambda connection: queries.latest_changes(connection, criteria, before, limit))
 
     async def list_at(self, timestamp: int) -> PastList:

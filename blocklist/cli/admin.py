@@ -48,7 +48,7 @@ from blocklist.cli.output import (
     use_colour,
 )
 from blocklist.client.credentials import without_credentials
-from blocklist.model.errors import InvalidError, NotFoundError
+from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
 from blocklist.model.text import json_text
@@ -163,6 +163,45 @@ def _service_folder() -> Path:
     """The folder that has the service's package `app`: of this installation, or the checkout."""
     installed = Path(__file__).resolve().parents[1] / "_service"
     return installed if installed.is_dir() else installed.parents[1]
+
+
+def version(output: options.Output = OutputFormat.TABLE) -> None:
+    """Show the versions of this command and of the service. Exit code 3 if the service cannot be reached."""
+    client_version = {"version": blocklist.__version__, "python": platform.python_version()}
+    error: BlocklistError | None = None
+    answer: dict[str, str | None] | None = None
+    try:
+        with connect() as client:
+            answer = {"version": client.identity().version, "url": client.url}
+    except BlocklistError as failed:
+        error = failed
+    if output is OutputFormat.TABLE:
+        rows = [("CLIENT", f"{blocklist.__version__}, Python {client_version['python']}")]
+        shown = "unknown" if answer is None else f"{answer['version'] or 'unknown'}, {answer['url']}"
+        print_lines(*Table(("", ""), show_header=False, colour=False).lines([*rows, ("SERVICE", shown)]))
+    else:
+        detail = None if error is None else error.detail
+        print_lines(json_text({"client": client_version, "service": answer, "error": detail}, indent=2))
+    if error is not None:
+        raise error
+
+
+def whoami(output: options.Output = OutputFormat.TABLE) -> None:
+    """Show whom the service takes you for: name, role, and the owners whose claims you may change."""
+    with connect() as client:
+        identity = client.identity()
+        context = current_context()
+    if output is not OutputFormat.TABLE:
+        print_lines(json_text(identity.json_value(), indent=2))
+        return
+    rows = [
+        ("NAME", identity.name or "unknown: changes have no author"),
+        ("ROLE", identity.role),
+        ("OWNER", f"{identity.owner}, of the claims that you make"),
+        ("OWNERS", "all" if identity.owners is None else ", ".join(identity.owners)),
+        ("URL", f"{client.url}{'' if context is None else f' (context {context.name})'}"),
+    ]
+    print_lines(*Table(("", ""), show_header=False, colour=False).lines(rows))
 
 
 def config_check() -> None:
@@ -308,7 +347,10 @@ def _cells(settings: Mapping[str, str]) -> list[str]:
 
 # token create, token list and token revoke.
 
-TokenName = Annotated[str, typer.Argument(metavar="NAME", help="Author of the changes made with the token.")]
+TokenName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Author of the changes made with the token.", parser=options.parse_token_name),
+]
 TokenId = Annotated[str, typer.Argument(metavar="ID", help="Token id; see `token list`.")]
 TokenOwners = Annotated[
     list[str] | None,

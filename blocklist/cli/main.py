@@ -58,6 +58,11 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "read.claims",
             "Show who claims which node, until when and why; a node is free when its last claim ends.",
         ),
+        "whoami": (
+            "admin.whoami",
+            "Show whom the service takes you for: name, role, and the owners whose claims you may change.",
+        ),
+        "version": ("admin.version", "Show the versions of this command and of the service."),
         "drift": (
             "read.drift",
             "Show where listeners report something else than the list says: tasks on evacuated nodes, for example.",
@@ -227,6 +232,7 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer's."""
+        _refuse_swallowed(self, args)
         with _hints(self):
             return super().parse_args(ctx, args)
 
@@ -251,6 +257,38 @@ class _LazyGroup(TyperGroup):
         """As typer's."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, _Summary) else command, rest
+
+
+def _refuse_swallowed(command: TyperCommand, arguments: list[str]) -> None:
+    """Raise a usage error if an option would take the next option for its value: `-r --evacuate` evacuates nothing.
+
+    After `=` a value may begin with a dash. `-` and `-15m` are no options.
+    """
+    takes_value = {
+        name: max(each.opts, key=len)
+        for each in command.params
+        for name in each.opts
+        if name.startswith("-") and not getattr(each, "is_flag", False)
+    }
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            return
+        option = takes_value.get(word) or _last_of_cluster(word, takes_value)
+        value = next(words, "") if option is not None else ""
+        if value[:1] == "-" and value[1:2].isalpha() | value.startswith("--"):
+            raise typer.BadParameter(
+                f"{option} needs a value before {value[:64]}. If that is the value: {option}={value[:64]}"
+            )
+
+
+def _last_of_cluster(word: str, takes_value: Mapping[str, str]) -> str | None:
+    """The option that takes the next word as its value, of several in one word: of `-yr` the last."""
+    if word.startswith("--") or not word.startswith("-"):
+        return None
+    letters = [f"-{letter}" for letter in word[1:]]
+    first = next((place for place, letter in enumerate(letters) if letter in takes_value), None)
+    return takes_value[letters[first]] if first is not None and first == len(letters) - 1 else None
 
 
 def _without_pydantic(parameters: list[Any]) -> list[Any]:

@@ -130,10 +130,39 @@ def _parse_node(text: str) -> str:
     """One node id; an IPv6 address may be in brackets, as in a URL and in the other commands."""
     if text == "-":
         raise ValueError("this command takes one node, not standard input.")
+    _refuse_option(text)
     return check_node_id(text)
 
 
+def is_duration(text: str) -> bool:
+    """Whether it is a duration, such as `2h`, and so is no name and no reason: an option before it lacks its value."""
+    try:
+        parse_duration_or_forever(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_text(text: str) -> str:
+    if is_duration(text):
+        raise ValueError(f"{text} is a duration: give it as -d {text}.")
+    return text
+
+
+ALL: Final = 0
+"""The value of -n for all changes."""
+
+
+def _parse_last(text: str) -> int:
+    if text == "all":
+        return ALL
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0):
+        raise ValueError(f"{text[:64]!a} is not a number of changes: give one, or all.")
+    return int(text[:9])
+
+
 def _parse_reason(text: str) -> str:
+    _parse_text(text)
     if not text.strip() or len(check_text(text)) > MAX_CAUSE_LENGTH:
         raise ValueError(f"give 1 to {MAX_CAUSE_LENGTH:,} characters that are not all spaces.")
     return text
@@ -304,19 +333,45 @@ Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that no lis
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
 ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from", "--since")]
 ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until", parse=parse_timestamp)]
+_TEXT_PARSER: Final = _parser(_parse_text)
+parse_token_name: Final = _TEXT_PARSER
 BlockedBy = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Blocks whose last change is by this author.")
+    str | None,
+    typer.Option("--by", metavar="NAME", help="Blocks whose last change is by this author.", parser=_TEXT_PARSER),
 ]
 BlockOwner = Annotated[
     str | None,
-    typer.Option("--owner", metavar="NAME", help="Blocks with a claim of this owner; a final * stands for any end."),
+    typer.Option(
+        "--owner",
+        metavar="NAME",
+        help="Blocks with a claim of this owner; a final * stands for any end.",
+        parser=_TEXT_PARSER,
+    ),
 ]
 ReasonPart = Annotated[
-    str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Blocks whose reason contains this, in any case.")
+    str | None,
+    typer.Option(
+        "--reason", "-r", metavar="TEXT", help="Blocks whose reason contains this, in any case.", parser=_TEXT_PARSER
+    ),
 ]
-Author = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Changes by this author.")]
+Author = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Changes by this author.", parser=_TEXT_PARSER)
+]
+Last = Annotated[
+    int | None,
+    typer.Option(
+        "-n",
+        "--last",
+        metavar="COUNT",
+        help="Only the last COUNT changes, or all. [default: 100 on a terminal, else all]",
+        parser=_parser(_parse_last),
+    ),
+]
 Output = Annotated[OutputFormat, choice_option(OutputFormat, "--output", "-o", help_text="Output format.")]
 NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the header of a table.")]
+Pending = Annotated[
+    bool, typer.Option("--pending", help="Only listeners that have not applied it: they are pending, or refuse it.")
+]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
 AllOwners = Annotated[
     bool, typer.Option("--all-owners", help="Remove the claims of all owners, not only your own, and free the node.")
@@ -349,7 +404,6 @@ def known_nodes(client: BlocklistClient, words: Sequence[str] | None, selector: 
     a label that no node has: `rak!=r12` would select every node.
     """
     if selector is None:
-        _refuse_durations(words)
         return _named(words)
     _refuse_both(words)
     _refuse_empty(selector)
@@ -375,14 +429,17 @@ def blocked_nodes(client: BlocklistClient, words: Sequence[str] | None, selector
 def _named(words: Sequence[str] | None) -> list[str]:
     if not words:
         raise typer.BadParameter("name at least one node, or select nodes with -l.")
+    for word in words:
+        _refuse_option(word)
     return expand_nodes(words)
 
 
-def _refuse_durations(words: Sequence[str] | None) -> None:
-    """A duration without its option is no node. One with such a name can be read from standard input."""
-    for word in words or ():
-        if re.fullmatch("[0-9]+[smhdw]", word, re.ASCII):
-            raise typer.BadParameter(f"{word} looks like a duration: give it as -d {word}.")
+def _refuse_option(word: str) -> None:
+    """A duration or an option is no node. One with such a name can be read from standard input."""
+    if is_duration(word):
+        raise typer.BadParameter(f"{word} looks like a duration: give it as -d {word}.")
+    if word.startswith("-") and word != "-":
+        raise typer.BadParameter(f"{word[:64]} looks like an option. If it is the name of a node, pass it on stdin: -")
 
 
 def _refuse_both(words: Sequence[str] | None) -> None:

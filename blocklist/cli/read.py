@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -239,6 +240,7 @@ def _unanswered(error: BlocklistError) -> UnavailableError:
 def status(
     node: options.BlockedNodes = None,
     selector: options.Selector = None,
+    pending: options.Pending = False,
     output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
     watch: options.Watch = False,
@@ -251,11 +253,16 @@ def status(
     with connect() as client:
         node_ids = known_nodes(client, node, selector)
         several = len(node_ids) > 1 or selector is not None
-        current = _statuses(client, node_ids, several=several)
+
+        def read() -> list[NodeStatusBody]:
+            found = _statuses(client, node_ids, several=several)
+            return _only_pending(found, several=several) if pending else found
+
+        current = read()
         _print_statuses(current, view_options, several=several)
         while watch:
             time.sleep(1)
-            if (latest := _statuses(client, node_ids, several=several)) != current:
+            if (latest := read()) != current:
                 current = latest
                 if view_options.is_table:
                     clear_screen()
@@ -275,9 +282,23 @@ def _statuses(client: BlocklistClient, node_ids: Sequence[str], *, several: bool
     return found
 
 
+def _only_pending(statuses: Sequence[NodeStatusBody], *, several: bool) -> list[NodeStatusBody]:
+    """The statuses with those listeners alone that have not applied the change; of several nodes, those with any."""
+    from blocklist.wire.listeners import NodeStatusBody  # noqa: PLC0415 - not for --version and --help
+
+    found = []
+    for status in statuses:
+        left = [it.json_value() for it in status.listeners if not (it.applied or it.not_here)]
+        found.append(NodeStatusBody.parse({**status.json_value(), "listeners": left}))
+    if any(status.of for status in found) and not any(status.listeners for status in found):
+        print_stderr("Every live listener has applied it.")
+    return [status for status in found if status.listeners or not several]
+
+
 def _print_statuses(statuses: Sequence[NodeStatusBody], view_options: OutputOptions, *, several: bool) -> None:
     if several:
-        print_items(STATUSES, statuses, view_options)
+        if statuses or not view_options.is_table:
+            print_items(STATUSES, statuses, view_options)
     else:
         _print_status(statuses[0], view_options)
 
@@ -296,7 +317,8 @@ def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
         if status.blocked and status.state == "not-here":
             print_stderr("No cluster has this node.")
         print_stderr(*(f"{it.id} reports: {it.pending_reason}" for it in status.listeners if it.pending_reason))
-    print_items(APPLIED, status.listeners, view_options)
+    if status.listeners or not status.of or not view_options.is_table:
+        print_items(APPLIED, status.listeners, view_options)
 
 
 def _repeat_lines(status: NodeStatusBody) -> Iterator[str]:
@@ -376,6 +398,10 @@ def drift(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHea
 
 # history, watch, listeners and evidence.
 
+_LAST_ON_TERMINAL: Final = 100
+"""Number of changes that `history` shows on a terminal, where nobody asks for another one."""
+_MAX_LAST: Final = 1000
+"""Maximum number of changes that the service reads from the end of its log."""
 Types = Annotated[
     list[ChangeType] | None,
     options.choice_option(ChangeType, "--type", help_text="Changes of this type; can be repeated."),
@@ -390,13 +416,14 @@ def history(
     type_: Types = None,
     begin: options.ChangesFrom = None,
     end: options.ChangesUntil = None,
+    last: options.Last = None,
     output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
 ) -> None:
     """Show changes, the oldest first. With --at, show the list at that time."""
     view_options = OutputOptions(output, not no_headers)
-    if at is not None and (by or type_ or begin or end):
-        raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
+    if at is not None and (by or type_ or begin or end or last is not None):
+        raise typer.BadParameter("--at shows a list; --by, --type, --from, --until and -n are for changes.")
     if begin is not None and end is not None and end <= begin:
         raise typer.BadParameter("--until is not after --from, so no change is between them.")
     with connect() as client:
@@ -404,11 +431,17 @@ def history(
         if at is not None:
             print_items(nodes_view(at, past=True), _listed_at(client, at, node_ids), view_options)
             return
-        read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end)
+        shown = _LAST_ON_TERMINAL if last is None and sys.stdout.isatty() else last or options.ALL
+        # One more says whether there are others.
+        limit = shown + 1 if options.ALL < shown < _MAX_LAST else None
+        read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end, last=limit)
         pages = [read(node_id=node_id) for node_id in node_ids] if node_ids is not None else [read()]
         # Two names of one machine may be given.
         changes = {change.revision: change for page in pages for change in page}
-        print_items(CHANGES, [changes[revision] for revision in sorted(changes)], view_options)
+    found = [changes[revision] for revision in sorted(changes)]
+    if last is None and options.ALL < shown < len(found):
+        print_stderr(f"These are the last {shown} changes; -n all shows all of them.")
+    print_items(CHANGES, found[-shown:] if shown else found, view_options)
 
 
 def _listed_at(client: BlocklistClient, at: int, node_ids: Sequence[str] | None) -> list[NodeDetails]:

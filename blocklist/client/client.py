@@ -175,8 +175,12 @@ class BlocklistClient:
         types: Iterable[ChangeType] = (),
         begin: int | None = None,
         end: int | None = None,
+        last: int | None = None,
     ) -> Iterator[Change]:
-        """The changes in the log, the oldest first; filtered by node, author, types, and time in [begin, end)."""
+        """The changes in the log, the oldest first; filtered by node, author, types, and time in [begin, end).
+
+        With `last` (1 to 1,000) only the last ones of these, up to that number.
+        """
         optional = {
             "node": None if node_id is None else check_node_id(node_id),
             "createdBy": created_by,
@@ -184,7 +188,12 @@ class BlocklistClient:
             "until": None if end is None else str(end),
         }
         params: dict[str, str | list[str]] = {name: value for name, value in optional.items() if value is not None}
-        params |= {"since": "0", "limit": "1000", "type": [kind.value for kind in types]}
+        params |= {"type": [kind.value for kind in types]}
+        if last is not None:
+            params |= {"last": "true", "limit": str(last)}
+            yield from _changes(self._request("GET", "/blocklist/changes", params=params).object().get("changes"))
+            return
+        params |= {"since": "0", "limit": "1000"}
         while True:
             try:
                 page = self._request("GET", "/blocklist/changes", params=params).object()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role, Token
 from blocklist.model.time import DEFAULT_DURATION
@@ -67,6 +68,9 @@ class IdentityBody(Body):
 
     name: str | None
     role: RoleName
+    owner: Annotated[str, Doc("The owner of claims that a request makes without naming one.")] = ANONYMOUS
+    owners: Annotated[list[str] | None, Doc("The owners whose claims it may change; null for all.")] = None
+    version: Annotated[str | None, Doc("The version of the service.")] = None
     default_duration: Annotated[
         str,
         Doc("Duration of a block for which the operator gives no end, such as `4h`, or `forever`."),

@@ -106,7 +106,10 @@ class TwoPeople:
             return Verb(actor, ())
         nodes = choose((self._random.sample(NODES, 1), self._random.sample(NODES, 2), ["-l", "pool=a"]))
         kind = choose(("block", "block", "unblock", "unblock", "extend", "drain"))
-        return Verb(actor, [kind, *nodes, *self._options(kind), *choose(([], [], ["-o", "json"]))])
+        # Several nodes are more than a tenth of all: without an answer, that is refused.
+        return Verb(
+            actor, [kind, *nodes, *self._options(kind), *choose(([], ["--yes"])), *choose(([], ["-o", "json"]))]
+        )
 
     def _options(self, kind: str) -> list[str]:
         choose = self._random.choice
@@ -117,7 +120,7 @@ class TwoPeople:
                 reason = ["-r", f"Reason {self._random.randrange(9)}"]
                 return [*reason, *duration, *choose(([], ["--evacuate"])), *how, *dry]
             case "unblock":
-                return [*choose(([], ["--all-owners"], ["--all-owners", "--yes"], ["--wait", "1s"])), *dry]
+                return [*choose(([], ["--all-owners"], ["--wait", "1s"])), *dry]
             case "extend":
                 return [*duration, *choose(([], ["--replace"])), *dry]
             case _:

@@ -397,6 +397,19 @@ class TestList:
 
 
 class TestHistory:
+    def test_n_shows_the_last_changes_in_order(self, fresh_command: Command) -> None:
+        for node in "abc":
+            fresh_command.stdout_of("block", node, "-r", "disk")
+        assert fresh_command.stdout_of("history", "-n", "2", "-o", "name") == "b\nc\n"
+        assert fresh_command.stdout_of("history", "a", "c", "-n", "1", "-o", "name") == "c\n"
+        assert fresh_command.stdout_of("history", "-n", "2", "--type", "unblocked") == ""
+        assert fresh_command.stdout_of("history", "-n", "5000", "-o", "name") == "a\nb\nc\n"
+        fresh_command.stdout_of("block", *(f"n{number}" for number in range(120)), "-r", "rack", "--yes")
+        assert len(fresh_command.stdout_of("history", "-o", "name").splitlines()) == 123
+        shown = fresh_command.on_terminal("history", "--no-headers").splitlines()
+        assert [line.split()[2] for line in (shown[0], shown[-1])] == ["n20", "n119"]
+        assert len(fresh_command.on_terminal("history", "-n", "all", "-o", "name").splitlines()) == 123
+
     def test_history_shows_each_change(self, fresh_command: Command) -> None:
         fresh_command.stdout_of("block", "a", "b", "-r", "disk")
         fresh_command.stdout_of("unblock", "a")

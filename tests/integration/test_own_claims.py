@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from blocklist import NotFoundError
+from blocklist import NotFoundError, __version__
 from blocklist.client.client import BlocklistClient
 from blocklist.model.roles import Role
 from tests.integration.command import Command
 from tests.integration.databases import Databases
+from tests.integration.listeners import heartbeat, register
 from tests.integration.secured import SecuredInProcess, secured_in_process
 
 AsPerson = Callable[[str], Command]
@@ -300,3 +301,44 @@ class TestJson:
             document = self.document(away, *command, code=3)
             assert document["error"]["type"] == "unavailable"
             assert self.results(document) == {"w1": "not-changed"}
+
+
+class TestIdentity:
+    def test_whoami(self, secured: SecuredInProcess, binaries: Path, tokens: dict[str, str]) -> None:
+        text = Command(binaries, secured.url, token=tokens["anna"]).stdout_of("whoami")
+        assert [line.split()[:2] for line in text.splitlines()][:4] == [
+            ["NAME", "anna"],
+            ["ROLE", "operator"],
+            ["OWNER", "anna,"],
+            ["OWNERS", "all"],
+        ]
+        restricted = secured.make_token(Role.OPERATOR, "mirror", owners=["cordon/*"])["token"]
+        shown = json.loads(Command(binaries, secured.url, token=restricted).stdout_of("whoami", "-o", "json"))
+        assert (shown["name"], shown["owner"], shown["owners"]) == ("mirror", "mirror", ["cordon/*"])
+
+    def test_version(self, secured: SecuredInProcess, binaries: Path, tokens: dict[str, str]) -> None:
+        command = Command(binaries, secured.url, token=tokens["anna"])
+        lines = command.stdout_of("version").splitlines()
+        assert [line.split()[:2] for line in lines] == [["CLIENT", f"{__version__},"], ["SERVICE", f"{__version__},"]]
+        away = Command(binaries, "http://127.0.0.1:9").run("version", "-o", "json")
+        shown = json.loads(away.stdout)
+        assert (away.returncode, shown["client"]["version"], shown["service"]) == (3, __version__, None)
+        assert "cannot be reached" in away.stderr or "127.0.0.1:9" in away.stderr
+
+
+def test_status_names_only_those_that_are_pending(
+    secured: SecuredInProcess, as_person: AsPerson, tokens: dict[str, str]
+) -> None:
+    anna = as_person("anna")
+    with secured.client(secured.admin) as client:
+        for name in ("etl", "idle"):
+            register(client, name, leaseSeconds=3600)
+        heartbeat(client, "etl", ackedRevision=int(client.get("/blocklist").headers["blocklist-revision"]))
+        assert anna.stdout_of("status", "w1", "--pending", "-o", "name") == "idle\n"
+        shown = json.loads(anna.stdout_of("status", "w1", "--pending", "-o", "json"))
+        assert [it["id"] for it in shown["listeners"]] == ["idle"]
+        assert anna.stdout_of("status", "w1", "w2", "--pending", "-o", "name") == "w1\nw2\n"
+        heartbeat(client, "idle", ackedRevision=int(client.get("/blocklist").headers["blocklist-revision"]))
+        for nodes in (["w1"], ["w1", "w2"]):
+            done = anna.run("status", *nodes, "--pending")
+            assert (done.stdout, "Every live listener has applied it." in done.stderr) == ("", True)
