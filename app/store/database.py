@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app.store import queries
+from app.store.tables import metadata
 from app.store.tokens import valid_token_exists
 from blocklist.model.errors import UnavailableError
 
@@ -178,7 +179,7 @@ def check_schema(url: str) -> None:
     """
     if not database_exists(url):
         raise SchemaError(f"There is no database at {url}: run `blocklist migrate` first.")
-    if (current := schema_revision(url)) != latest_revision():
+    if not _serves(current := schema_revision(url)):
         what = "has no tables yet" if current is None else "is not migrated to this version"
         raise SchemaError(f"The database {redacted(url)} {what}: run `blocklist migrate` first.")
     if not is_postgresql(url):
@@ -216,9 +217,38 @@ def _revision_in(connection: Connection, url: str) -> str | None:
             f"The database {redacted(url)} contains tables of another program ({', '.join(sorted(names)[:3])}): name"
             f" another {'database' if is_postgresql(url) else 'file'} in BLOCKLIST_DATABASE_URL."
         )
-    if current is not None and current not in _known_revisions():
+    if current is not None and current not in _known_revisions() and not _serves(current):
         raise SchemaError(f"The database {redacted(url)} {_UNRELEASED if current.isdigit() else _NEWER}")
+    if _serves(current) and not _has_columns(connection):
+        raise SchemaError(f"The database {redacted(url)} {_UNRELEASED}")
     return current
+
+
+def _serves(revision: str | None) -> bool:
+    """Whether this version works with a database of this revision: its own, or a later one that only added to it."""
+    latest = latest_revision()
+    if revision is None or revision == latest:
+        return revision == latest
+    ours, found = _REVISION.fullmatch(latest), _REVISION.fullmatch(revision)
+    return bool(ours and found and ours["series"] == found["series"] and revision > latest)
+
+
+def _has_columns(connection: Connection) -> bool:
+    """Whether the database has all columns of this version, and no other one that it would have to write.
+
+    Until version 0.1.0 the first migration changes with the code, under the same name.
+    """
+    inspector = inspect(connection)
+    for table in metadata.tables.values():
+        if not inspector.has_table(table.name):
+            return False
+        found = {column["name"]: column for column in inspector.get_columns(table.name)}
+        others = [column for name, column in found.items() if name not in table.columns]
+        if not found.keys() >= set(table.columns.keys()):
+            return False
+        if any(not column["nullable"] and column["default"] is None for column in others):
+            return False
+    return True
 
 
 def latest_revision() -> str:
@@ -241,9 +271,12 @@ def _read_revision(connection: Connection) -> str | None:
 
 def _known_revisions() -> list[str]:
     """All revisions of the schema, from the file names of the migrations; the last is the current one."""
-    return sorted(path.stem for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    return sorted(path.stem for path in (MIGRATIONS / "versions").glob("*_*.py"))
 
 
+_REVISION: Final = re.compile("(?P<series>v[0-9]+_)?[0-9]{4}_[a-z0-9_]+")
+"""The names of migrations. Those of a series only add tables and optional columns, as all do within a minor version.
+One that does more begins a series, such as `v2_0001_…`: an older version refuses its database."""
 _NEWER: Final = "was migrated by a newer version of this service: start that version, or restore a backup."
 
 _UNRELEASED: Final = (
@@ -278,7 +311,7 @@ def migrate(url: str) -> None:
 
     The previous version of the service may use a PostgreSQL database meanwhile, but not a SQLite file.
     """
-    if database_exists(url) and schema_revision(url) == latest_revision():
+    if database_exists(url) and _serves(schema_revision(url)):
         return
     with sqlite_file_locked(url), translating_driver_errors(url):
         engine = make_blocking_engine(url)
@@ -311,8 +344,9 @@ def _try_upgrade(url: str, engine: Engine) -> bool:
             connection.exec_driver_sql("SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'")
-            _revision_in(connection, url)  # A newer version of the service may have migrated it meanwhile.
-            _upgrade(connection)
+            # Another replica may have migrated it meanwhile, also one of a newer version.
+            if not _serves(_revision_in(connection, url)):
+                _upgrade(connection)
     except OperationalError as error:
         if sqlstate(error) != _LOCK_NOT_AVAILABLE:
             raise

@@ -236,16 +236,61 @@ class TestSchema:
                 ]
                 assert not demanding, f"the version before {later} does not write {demanding} of {table}"
 
+    def test_a_former_version_starts_on_a_database_to_which_a_later_one_has_added(self, empty: str) -> None:
+        """So a release can be undone without a backup: by the one before it, with what was written meanwhile."""
+        migrate(empty)
+        _execute(empty, "ALTER TABLE listeners ADD COLUMN later TEXT", "CREATE TABLE later_table (id INTEGER NOT NULL)")
+        _execute(empty, "UPDATE alembic_version SET version_num = '0099_later'")
+        migrate(empty)
+        check_schema(empty)
+        assert schema_of(empty) == "0099_later", "the older version leaves it as it is"
+
+    @pytest.mark.parametrize("revision", ["v2_0001_other_tables", "2_0001_other_tables"])
+    def test_a_database_whose_migration_did_more_than_add_is_refused(self, empty: str, revision: str) -> None:
+        migrate(empty)
+        _execute(empty, f"UPDATE alembic_version SET version_num = '{revision}'")
+        for use in (migrate, check_schema):
+            with pytest.raises(SchemaError, match="newer version of this service: start that version, or restore"):
+                use(empty)
+        assert schema_of(empty) == revision
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "ALTER TABLE listeners DROP COLUMN callback_url",
+            "ALTER TABLE listeners RENAME COLUMN callback_url TO address",
+            "DROP TABLE tokens",
+        ],
+    )
+    def test_other_tables_under_the_same_revision_are_refused(self, empty: str, change: str) -> None:
+        """As those of a checkout from before the first release, whose one migration changes under the same name."""
+        migrate(empty)
+        _execute(empty, change)
+        for use in (migrate, check_schema):
+            with pytest.raises(SchemaError, match=r"before version 0\.1\.0.*: name another database in BLOCKLIST_DATA"):
+                use(empty)
+
+    def test_a_column_that_this_version_does_not_write_is_refused(self, empty: str) -> None:
+        migrate(empty)
+        _execute(empty, "DROP TABLE tokens", "CREATE TABLE tokens (id INTEGER PRIMARY KEY, former TEXT NOT NULL)")
+        with pytest.raises(SchemaError, match=r"before version 0\.1\.0"):
+            check_schema(empty)
+
     def test_a_database_from_before_the_first_release_is_refused(self, empty: str) -> None:
         migrate(empty)
-        engine = make_blocking_engine(empty)
-        with engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0012'")
-        engine.dispose()
+        _execute(empty, "UPDATE alembic_version SET version_num = '0012'")
         for use in (migrate, check_schema):
             with pytest.raises(SchemaError, match=r"before version 0\.1\.0.*: name another database in BLOCKLIST_DATA"):
                 use(empty)
         assert schema_of(empty) == "0012"
+
+
+def _execute(url: str, *statements: str) -> None:
+    engine = make_blocking_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
 
 
 def _is_comment(difference: Any) -> bool:

@@ -52,12 +52,15 @@ def dist(clone: Path) -> Path:
 
 @pytest.fixture(scope="package")
 def venv(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_service(tmp_path_factory.mktemp("venv"), dist / WHEEL, ROOT / "requirements" / "service.txt")
+
+
+def install_service(folder: Path, wheel: Path, lock: Path) -> Path:
     """An environment with the wheel and what its service needs, in the versions of the lock file."""
-    folder = tmp_path_factory.mktemp("venv")
     uv = (sys.executable, "-m", "uv")
-    succeed(*uv, "venv", "--quiet", "--allow-existing", folder, cwd=folder)
-    versions = re.findall(r"^([\w.\[\]-]+==\S+)", (ROOT / "requirements/service.txt").read_text(), re.MULTILINE)
+    succeed(*uv, "venv", "--quiet", "--allow-existing", folder, cwd=ROOT)
+    versions = re.findall(r"^([\w.\[\]-]+==\S+)", lock.read_text(), re.MULTILINE)
     (folder / "versions.txt").write_text("\n".join(versions))
     install = (*uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python")
-    succeed(*install, "-c", folder / "versions.txt", f"{dist / WHEEL}[service]", cwd=folder)
+    succeed(*install, "-c", folder / "versions.txt", f"{wheel}[service]", cwd=folder)
     return folder

@@ -6,26 +6,34 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Final
 
 import httpx
+import pytest
 import yaml  # type: ignore[import-untyped]
 
 from blocklist import __version__
+from blocklist.spark.jar import jar_path
+from tests import debian
+from tests.docs.console import parse_page
+from tests.docs.shell import Shell
 from tests.integration.process import ROOT, free_port, wait_until
-from tests.release.conftest import WHEEL, run, succeed
+from tests.release.conftest import WHEEL, install_service, run, succeed
 
 
 @contextmanager
-def serving(venv: Path, data: Path) -> Iterator[httpx.Client]:
+def serving(venv: Path, data: Path, port: int = 0) -> Iterator[httpx.Client]:
     """`blocklist serve --data`, as its only argument, outside any checkout."""
-    port = free_port()
+    port = port or free_port()
     own = {name: value for name, value in os.environ.items() if not name.startswith(("BLOCKLIST_", "PYTHON"))}
     command: list[str | Path] = [venv / "bin" / "blocklist", "serve", "--data", data]
     with subprocess.Popen(command, cwd=venv, env={**own, "BLOCKLIST_PORT": str(port)}) as process:
@@ -128,6 +136,92 @@ def test_the_installed_service_serves_and_keeps_its_data(venv: Path, tmp_path: P
             assert client.get(path, headers={"Accept": "text/html"}).status_code == 200, path
     with serving(venv, tmp_path / "data") as client:
         assert "w-1" in client.get("/blocklist").json()
+
+
+def test_the_commands_of_the_readme_work_with_the_wheel(venv: Path, tmp_path: Path) -> None:
+    """Without the checkout: `blocklist serve` takes the place of `make run`."""
+    debian.require({"curl": "curl"})
+    port, page = free_port(), parse_page(ROOT / "README.md")
+    substitutions = {"127.0.0.1:8224": f"127.0.0.1:{port}", "$PWD/.venv/bin": str(venv / "bin")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("BLOCKLIST_", "PYTHON"))}
+    with serving(venv, tmp_path / "data", port):
+        shell = Shell(tmp_path, substitutions, {**own, "BLOCKLIST_URL": f"http://127.0.0.1:{port}"}, cwd=tmp_path)
+        mismatches = shell.run_page(page, {})
+    assert not mismatches, "\n".join(mismatches)
+
+
+OLDER: Final = "before version 0.1.0, whose tables cannot be migrated"
+LATER: Final = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9998_later"
+down_revision = {latest!r}
+
+
+def upgrade() -> None:
+    op.add_column("listeners", sa.Column("later", sa.Text))
+"""
+
+
+@pytest.fixture(scope="module")
+def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel of the last release; before there is one, of the commit before."""
+    folder = tmp_path_factory.mktemp("former")
+    done = run("git", "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD~1", cwd=ROOT)
+    base = done.stdout.strip() or succeed("git", "rev-parse", "HEAD~1", cwd=ROOT).strip()
+    succeed("sh", "-c", f"git archive {base} | tar x -C {folder}", cwd=ROOT)
+    shutil.copyfile(jar_path(), folder / jar_path().relative_to(ROOT))
+    succeed(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist", cwd=folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return install_service(folder / "venv", wheel, folder / "requirements" / "service.txt")
+
+
+def test_an_upgrade_keeps_the_data_and_can_be_undone(former: Path, venv: Path, tmp_path: Path) -> None:
+    """By the release before, on the same database. Until the first one the migration may change: it is refused then."""
+    data = tmp_path / "data"
+    with serving(former, data) as client:
+        _block(former, client, "w-1", tmp_path)
+        history = client.get("/blocklist").headers["Blocklist-History"]
+    done = run(
+        venv / "bin" / "blocklist", "migrate", cwd=tmp_path, BLOCKLIST_DATABASE_URL=f"sqlite:///{data}/blocklist.db"
+    )
+    if OLDER in done.stderr:
+        assert not run("git", "tag", "--list", "v*", cwd=ROOT).stdout, "a released migration does not change"
+        assert done.returncode == 2
+        return
+    with serving(venv, data) as client:
+        answer = client.get("/blocklist")
+        assert (list(answer.json()), answer.headers["Blocklist-History"]) == (["w-1"], history)
+        _block(venv, client, "w-2", tmp_path)
+    with serving(former, data) as client:
+        assert sorted(client.get("/blocklist").json()) == ["w-1", "w-2"]
+
+
+def test_this_release_starts_on_the_database_of_a_later_one(venv: Path, tmp_path: Path) -> None:
+    """Whose migrations only add: a later release stands here as this one with a further migration."""
+    data, later = tmp_path / "data", tmp_path / "later"
+    with serving(venv, data) as client:
+        _block(venv, client, "w-1", tmp_path)
+    succeed("cp", "-r", venv, later, cwd=tmp_path)
+    (versions,) = later.glob("lib/python*/site-packages/blocklist/_service/migrations/versions")
+    latest = max(path.stem for path in versions.glob("*_*.py"))
+    (versions / "9998_later.py").write_text(LATER.format(latest=latest))
+    url = f"sqlite:///{data}/blocklist.db"
+    migrate = (later / "bin" / "python", "-m", "blocklist.cli", "migrate")
+    done = run(*migrate, cwd=tmp_path, BLOCKLIST_DATABASE_URL=url)
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(data / "blocklist.db")) as database:
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("9998_later",)]
+    with serving(venv, data) as client:
+        _block(venv, client, "w-2", tmp_path)
+        assert sorted(client.get("/blocklist").json()) == ["w-1", "w-2"]
+
+
+def _block(venv: Path, client: httpx.Client, node: str, cwd: Path) -> None:
+    command = (venv / "bin" / "blocklist", "block", node, "-r", "Hot")
+    done = run(*command, cwd=cwd, BLOCKLIST_URL=str(client.base_url))
+    assert done.returncode == 0, done.stderr
 
 
 def test_commands_of_the_service_need_no_checkout(venv: Path, tmp_path: Path) -> None:
