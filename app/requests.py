@@ -360,6 +360,13 @@ class ReportBody(RequestBody):
         Annotated[dict[Id, Reason], _ENTRIES] | None,
         Field(description="Blocked nodes whose name another machine has since: node id to which and since when."),
     ] = None
+    new_machines: Annotated[
+        Annotated[dict[Id, MillisIn], _ENTRIES] | None,
+        Field(
+            description="Those of `replaced` that are certainly another machine: node id to the time since when, in"
+            " Unix milliseconds. Automatic claims from before end. Only from a RESOURCE_MANAGER."
+        ),
+    ] = None
 
     def value(self) -> Report:
         given = {name: getattr(self, name) for name in REPORT_FIELDS}

@@ -20,7 +20,7 @@ from app.auth_setup import make_authenticator
 from app.engine.background import Compactor, EvidenceBlocker, TaskHealth, expire_blocks, on_changes, probe_database
 from app.engine.handler import BlocklistHandler, LimitGuard
 from app.engine.list_view import LastChanges, ListView, SelectedLists, TableView
-from app.listeners.drift import DriftMonitor
+from app.listeners.drift import DriftMonitor, ReplacementReleaser
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
 from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
 from app.listeners.replication import ListenerReader, ListenerWriter, PushOwnership, UnsavedReports
@@ -259,6 +259,7 @@ class Service:
             "listeners": self._listener_writer.run,
             "evidence": self._evidence_blocker.run,
             "drift": self.drift.run,
+            "replaced machines": ReplacementReleaser(self.directory, self.view, self.handler).run,
             "inventory": self.directory.inventory_updater.run,
         }
         if self.nodes_file.is_configured:

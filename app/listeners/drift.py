@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final
 
+from app.engine.handler import BlocklistHandler
 from app.engine.list_view import LastChanges, ListView
 from app.listeners.state import ListenerDirectory, ListenerEntry
+from blocklist.model.changes import Author, Source
+from blocklist.model.claims import automatic_claims
+from blocklist.model.draft import Draft
+from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import (
     EMPTY_REPORT,
     DriftKind,
@@ -20,7 +27,7 @@ from blocklist.model.listener import (
     TasksOnBlockedNode,
 )
 from blocklist.model.node import BlockedNode
-from blocklist.model.tracker import claims_on, find_blocked
+from blocklist.model.tracker import BlocklistView, claims_on, find_blocked
 
 EVACUATION_MS: Final = 5 * 60_000
 """How long tasks may still run on an evacuated node before that is drift."""
@@ -136,3 +143,52 @@ def _reported_nodes(entry: ListenerEntry) -> int:
 
 def _state(node_id: str, kind: DriftKind, entry: ListenerEntry, state: str) -> ReportedState:
     return ReportedState(node=node_id, kind=kind, listener=entry.id, reason=state)
+
+
+# What automatic owners have found out about a machine says nothing about the one that has its name now.
+
+RELEASE_SECONDS: Final = 1.0
+"""Interval at which reports of new machines are read."""
+
+
+class ReplacementReleaser:
+    """Ends the automatic claims that are older than the machine which has the node's name now.
+
+    Their owners are asked again by that: an alert that still fires, or new evidence, blocks the node again. Claims of
+    people stay, and drift says that it is another machine. Belongs to the event loop.
+    """
+
+    def __init__(self, directory: ListenerDirectory, view: ListView, handler: BlocklistHandler) -> None:
+        self._directory = directory
+        self._view = view
+        self._handler = handler
+
+    async def run(self) -> None:
+        """Release every RELEASE_SECONDS; never returns."""
+        while True:
+            await asyncio.sleep(RELEASE_SECONDS)
+            with suppress(UnavailableError):  # Tried again when the database is available.
+                await self.step()
+
+    async def step(self) -> None:
+        """End what is due now. Raises UnavailableError."""
+        for entry in self._directory.live():
+            machines, now = entry.report.new_machines or {}, self._view.clock()
+            if any(outdated_owners(self._view.tracker, node, since, now) for node, since in machines.items()):
+                author = Author(entry.id, Source.REPLACEMENT)
+                await self._handler.submit(partial(_release, machines=machines), author)
+
+
+def outdated_owners(nodes: BlocklistView, name: str, since: int, now: int) -> Mapping[str, Sequence[str]]:
+    """By the id of a block of this node, the automatic owners whose claims began before `since`. Both in Unix ms."""
+    found = {
+        node.id: [it.owner for it in automatic_claims(claims_on(nodes, node, now)) if it.block.start < since]
+        for node in find_blocked(nodes, name, now)
+    }
+    return {node_id: owners for node_id, owners in found.items() if owners}
+
+
+def _release(draft: Draft, machines: Mapping[str, int]) -> None:
+    for name, since in machines.items():
+        for node_id, owners in outdated_owners(draft, name, since, draft.now).items():
+            draft.change_claims(node_id, (), owners)

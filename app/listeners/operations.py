@@ -67,6 +67,8 @@ class HeartbeatRecorder:
             raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
         if report.not_here is not None and listener.role is not ListenerRole.RESOURCE_MANAGER:
             raise InvalidError("notHere: only a RESOURCE_MANAGER knows all nodes of its cluster.")
+        if report.new_machines is not None and listener.role is not ListenerRole.RESOURCE_MANAGER:
+            raise InvalidError("newMachines: only a RESOURCE_MANAGER knows the machines of its cluster.")
         if report != EMPTY_REPORT:
             self._directory.check_size(entry, report)
         moved = listener.acked != entry.listener.acked

@@ -95,9 +95,10 @@ class ManagerPlan:
 
     `all_nodes` are all nodes of the cluster manager with what it knows about them, `unschedulable` those that get no
     work for another reason than a block, with their states, `schedulable` blocked ones that get work although the block
-    was applied, with reasons, `replaced` blocked ones whose name another machine has since; None if planning does not
-    show them. `containers` is what runs on blocked nodes: an id for each group of containers to its node and their
-    number, None if that is not known; None if nothing is known.
+    was applied, with reasons, `replaced` blocked ones whose name another machine has since, `new_machines` those of
+    which that is certain, with the time since when (Unix ms); None if planning does not show them. `containers` is what
+    runs on blocked nodes: an id for each group of containers to its node and their number, None if that is not known;
+    None if nothing is known.
     """
 
     steps: tuple[PlanStep, ...] = ()
@@ -106,6 +107,7 @@ class ManagerPlan:
     unschedulable: Mapping[str, str] | None = None
     schedulable: Mapping[str, str] | None = None
     replaced: Mapping[str, str] | None = None
+    new_machines: Mapping[str, int] | None = None
     containers: Mapping[str, tuple[str, int | None]] | None = None
 
 

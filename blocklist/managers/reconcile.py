@@ -178,6 +178,7 @@ class ReconcileLoop(Generic[P]):
             unschedulable=_reportable(plan.unschedulable),
             schedulable=_reportable(plan.schedulable),
             replaced=_reportable(plan.replaced),
+            new_machines=plan.new_machines,
             **_work_of(plan.containers),
         ).over(_reasons(result.not_in_force))
 

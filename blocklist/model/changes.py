@@ -27,12 +27,15 @@ class ChangeType(StrEnum):
 
 
 class Source(StrEnum):
-    """What made a change: an API request, the page, evidence, Alertmanager, or time (expiry)."""
+    """What made a change: an API request, the page, evidence, Alertmanager, another machine of the node's name, or time
+    (expiry).
+    """
 
     REQUEST = "request"
     PAGE = "page"
     EVIDENCE = "evidence"
     ALERTMANAGER = "alertmanager"
+    REPLACEMENT = "replacement"
     TIME = "time"
 
 

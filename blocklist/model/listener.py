@@ -202,7 +202,8 @@ class Report:
     all nodes that the listener may use: ids, or what it knows about them. A manager reports in `not_here` the blocked
     nodes that its whole inventory does not have, in `schedulable` the blocked nodes that still get work, in
     `unschedulable` the nodes that get none for another reason than a block: node id to its state, and in `replaced` the
-    blocked nodes whose name another machine has since. Do not change them afterwards.
+    blocked nodes whose name another machine has since; in `new_machines` those of which that is certain, with the time
+    since when (Unix ms). Do not change them afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
@@ -215,6 +216,7 @@ class Report:
     schedulable: Mapping[str, str] | None = None
     unschedulable: Mapping[str, str] | None = None
     replaced: Mapping[str, str] | None = None
+    new_machines: Mapping[str, int] | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not None, by name."""

@@ -202,6 +202,8 @@ def report_fields(report: Report) -> Json:
         values[REPORT_FIELDS["nodes"]] = list(map(_node_json, report.nodes))
     if report.not_here is not None:
         values[REPORT_FIELDS["not_here"]] = sorted(report.not_here)
+    if report.new_machines is not None:
+        values[REPORT_FIELDS["new_machines"]] = {node: str(since) for node, since in report.new_machines.items()}
     return values
 
 

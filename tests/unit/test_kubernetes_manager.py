@@ -256,15 +256,16 @@ class TestPlan:
         other = self.machine("aws:///a/i-2", "2026-11-25T05:00:00Z")
         sentence = "Another machine has this name since 2026-11-25T05:00:00Z: aws:///a/i-2, before aws:///a/i-1."
         plan = plan_of([other], blocked, machines=first.machines)
-        assert plan.replaced == {"n1": sentence}
+        assert (plan.replaced, plan.new_machines) == ({"n1": sentence}, {"n1": start + 3_600_000})
         (change,) = plan.changes
         assert change.wanted is not None
         # After a restart of the manager the annotation tells which machine it was.
         marked = self.machine("aws:///a/i-2", "2026-11-25T05:00:00Z", {KEY: change.wanted.text(OURS)})
         assert plan_of([marked], blocked).replaced == {"n1": sentence}
-        unknown = plan_of([other], blocked).replaced
-        assert unknown is not None
-        assert "Registered again since 2026-11-25T05:00:00Z" in unknown["n1"]
+        unknown = plan_of([other], blocked)
+        assert unknown.replaced is not None
+        assert "Registered again since 2026-11-25T05:00:00Z" in unknown.replaced["n1"]
+        assert unknown.new_machines == {}, "it may be the same one"
         late = replace(blocked, start=start + 2 * 3600_000)
         assert plan_of([marked], late).replaced == {}, "it is this machine that was blocked"
 

@@ -340,6 +340,7 @@ def make_plan(
             if target is None
             else block_step(name, target.block, reason)
         )
+    replaced = _replaced(targets, nodes)
     return KubernetesPlan(
         steps=tuple(steps),
         not_in_force=NotInForce(refused=refused, pending=not_known),
@@ -347,7 +348,8 @@ def make_plan(
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
         unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None}
         | dict.fromkeys(missing, "not listed by Kubernetes now"),
-        replaced=_replaced(targets, nodes),
+        replaced={name: why for name, (why, _) in replaced.items()},
+        new_machines={name: since for name, (_, since) in replaced.items() if since is not None},
         machines={name: each.mark.machine for name, each in targets.items() if each.mark.machine},
         nodes=nodes,
         history=desired.history,
@@ -412,9 +414,9 @@ def annotation_patch(node: KubernetesNode, mark: BlockMark, taint: OwnTaint) -> 
     return tuple(_guarded(node, _annotate(node, mark, taint)))
 
 
-def _replaced(targets: Mapping[str, _Target], nodes: Mapping[str, KubernetesNode]) -> dict[str, str]:
-    """The blocked nodes whose name another machine has since, with a sentence."""
-    found = {}
+def _replaced(targets: Mapping[str, _Target], nodes: Mapping[str, KubernetesNode]) -> dict[str, tuple[str, int | None]]:
+    """The blocked nodes whose name another machine has since: a sentence, and since when (Unix ms) if it is certain."""
+    found: dict[str, tuple[str, int | None]] = {}
     for name in targets.keys() & nodes.keys():
         node, target = nodes[name], targets[name]
         former = target.mark.machine or ""
@@ -423,9 +425,9 @@ def _replaced(targets: Mapping[str, _Target], nodes: Mapping[str, KubernetesNode
         created = to_utc(node.created_at)
         since = "now" if created is None else f"since {created:%Y-%m-%dT%H:%M:%SZ}"
         if former and node.machine:
-            found[name] = f"Another machine has this name {since}: {node.machine}, before {former}."
+            found[name] = f"Another machine has this name {since}: {node.machine}, before {former}.", node.created_at
         else:
-            found[name] = f"Registered again {since}, after it was blocked: it may be another machine."
+            found[name] = f"Registered again {since}, after it was blocked: it may be another machine.", None
     return found
 
 

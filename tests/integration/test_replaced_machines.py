@@ -1,0 +1,62 @@
+"""Another machine under the name of a blocked one: automatic owners are asked again, people are not overruled."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httpx
+
+from app.listeners.drift import RELEASE_SECONDS
+from tests.alertmanager.posts import alert, post
+from tests.integration.bodies import all_changes, block, later
+from tests.integration.conftest import StartInProcess
+from tests.integration.listeners import JM, RM, heartbeat, post_heartbeat, register
+from tests.integration.problems import problem_of
+from tests.integration.test_alertmanager import post_alerts
+
+ALERT: Final = {**alert("DiskFull"), "startsAt": "1970-01-01T00:16:39.5Z"}
+REPLACED: Final = {"n1": "Another machine has this name."}
+
+
+def owners(client: httpx.Client) -> list[str]:
+    answer = client.get("/blocklist/nodes/n1/claims")
+    return [] if answer.status_code == 404 else [it["owner"].partition("/")[0] for it in answer.json()["claims"]]
+
+
+def test_automatic_claims_from_before_end_and_their_owners_may_block_again(start_in_process: StartInProcess) -> None:
+    service = start_in_process()
+    with service.client() as client:
+        post_alerts(client, post(ALERT))
+        client.put(
+            "/blocklist/nodes/n1/claims/anna", json={"action": "MARK_BLOCKED", "cause": "DIMM"}
+        ).raise_for_status()
+        assert owners(client) == ["alertmanager", "anna"]
+        register(client, "k8s", role=RM)
+        since = service.clock() + 1
+        heartbeat(client, "k8s", replaced=REPLACED, newMachines={"n1": str(since)})
+        service.until(lambda: owners(client) == ["anna"])
+        assert all_changes(client)[-1]["type"] == "narrowed"
+        # The alert still fires, on the new machine, of which the manager goes on to report the same.
+        service.clock.advance(2)
+        post_alerts(client, post(ALERT))
+        heartbeat(client, "k8s", replaced=REPLACED, newMachines={"n1": str(since)})
+        service.clock.advance(10 * RELEASE_SECONDS)
+        assert owners(client) == ["alertmanager", "anna"]
+
+
+def test_what_is_not_certain_ends_nothing(start_in_process: StartInProcess) -> None:
+    service = start_in_process()
+    with service.client() as client:
+        post_alerts(client, post(ALERT))
+        register(client, "k8s", role=RM)
+        heartbeat(client, "k8s", replaced={"n1": "Registered again: it may be another machine."})
+        service.clock.advance(10 * RELEASE_SECONDS)
+        assert owners(client) == ["alertmanager"]
+
+
+def test_a_job_knows_no_machines(start_in_process: StartInProcess) -> None:
+    with start_in_process().client() as client:
+        register(client, "job", role=JM)
+        refused = post_heartbeat(client, "job", newMachines={"n1": later(0)})
+        assert problem_of(refused, 400)["detail"].startswith("newMachines: only a RESOURCE_MANAGER ")
+        assert client.put("/blocklist/nodes/n1", json=block()).status_code == 201
