@@ -20,7 +20,8 @@ REPLACED: Final = {"n1": "Another machine has this name."}
 
 def owners(client: httpx.Client) -> list[str]:
     answer = client.get("/blocklist/nodes/n1/claims")
-    return [] if answer.status_code == 404 else [it["owner"].partition("/")[0] for it in answer.json()["claims"]]
+    claims = [] if answer.status_code == 404 else answer.json()["claims"]
+    return sorted(it["owner"].partition("/")[0] for it in claims)
 
 
 def test_automatic_claims_from_before_end_and_their_owners_may_block_again(start_in_process: StartInProcess) -> None:
