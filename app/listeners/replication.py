@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
+from app.listeners.reports import part_names
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.logs import isolated
 from app.store.listeners import ListenerStore, ReportPart, StoredListener
@@ -136,6 +138,7 @@ class UnsavedReports:
             self._parts.setdefault(entry, set()).update(parts)
 
 
+_NOT_IN_FORCE: Final = part_names(("refused", "pending", "not_here"))
 RECENT_SECONDS: Final = 0.5
 """What was read from the database within this time is used without asking again, whatever notifications say."""
 MAX_GAP_SECONDS: Final = 2.0
@@ -203,19 +206,51 @@ class ListenerReader:
     async def _sync(self) -> None:
         read_at, read_at_millis = time.monotonic(), self._clock()
         updates = await self._database.updates_since(self._version)
-        # Each may have thousands of nodes: others must not wait for all of them.
-        for stored in updates.changed:
-            with isolated(f"stored listener {stored.listener.id}"):
-                self.upsert(stored, updates.history)
-            await asyncio.sleep(0)
+        parts = defaultdict[str, list[ReportPart]](list)
         for part in updates.reports:
-            with isolated(f"stored report of {part.listener}"):
-                self._apply_part(part)
-            await asyncio.sleep(0)
+            parts[part.listener].append(part)
+        for stored in updates.changed:
+            await self._apply(stored, parts.pop(stored.listener.id, ()), updates.history)
+        for rest in parts.values():
+            await self._apply(None, rest, updates.history)
         if updates.total != len(self._directory):
             for removed in self._directory.ids - await self._database.ids():
                 self._directory.remove(removed)
         self._record_read(updates.version, read_at, read_at_millis)
+
+    async def _apply(self, stored: StoredListener | None, parts: Collection[ReportPart], history: str) -> None:
+        """Apply what was stored of one listener. What is not in force there is known as soon as its acknowledgement."""
+        new = stored is not None and not self._is_known(stored)
+        if not new:
+            # First: what runs there was reported before the acknowledgement, or with it.
+            await self._apply_in_turns(parts)
+        if new and stored is not None:
+            self._upsert_isolated(stored, history)
+        for part in (it for it in parts if it.part in _NOT_IN_FORCE):
+            self._apply_isolated(part)
+        if not new and stored is not None:
+            self._upsert_isolated(stored, history)
+        await asyncio.sleep(0)
+        if new:
+            await self._apply_in_turns(parts)
+
+    async def _apply_in_turns(self, parts: Collection[ReportPart]) -> None:
+        """Each of the others may have thousands of nodes: nobody must wait for all of them."""
+        for part in (it for it in parts if it.part not in _NOT_IN_FORCE):
+            self._apply_isolated(part)
+            await asyncio.sleep(0)
+
+    def _upsert_isolated(self, stored: StoredListener, history: str) -> None:
+        with isolated(f"stored listener {stored.listener.id}"):
+            self.upsert(stored, history)
+
+    def _is_known(self, stored: StoredListener) -> bool:
+        entry = self._directory.get(stored.listener.id)
+        return entry is not None and entry.listener.registration_key == stored.listener.registration_key
+
+    def _apply_isolated(self, part: ReportPart) -> None:
+        with isolated(f"stored report of {part.listener}"):
+            self._apply_part(part)
 
     def _record_read(self, version: int, read_at: float, read_at_millis: int) -> None:
         if read_at - self._read_at > MAX_GAP_SECONDS:
@@ -230,7 +265,7 @@ class ListenerReader:
         if history != self._tracker.history:
             listener = replace(listener, acked=None)  # Its cursor is a revision of another history.
         entry = self._directory.get(listener.id)
-        if entry is None or entry.listener.registration_key != listener.registration_key:
+        if entry is None or not self._is_known(stored):
             entry = ListenerEntry(listener=listener, secret=stored.secret, expired=stored.expired_at is not None)
             self._directory.add(entry)
             before = None

@@ -1,17 +1,18 @@
-"""Any sequence of claims of several owners leaves the service in the same state as a plain dict of dicts."""
+"""Any sequence of claims of several owners, and of reports about them, leaves the service as a plain model says."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from tests.integration.bodies import MARK, all_changes, current_list
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
+from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.process import wait_until
 from tests.integration.state_machine import ACTIONS, Block, ServiceMachine
 from tests.length import longer
@@ -161,6 +162,154 @@ def _replay(nodes: dict[str, Any], change: dict[str, Any]) -> None:
 
 def test_claims_behave_like_a_dict_of_dicts_with_a_log(databases: Databases) -> None:
     class Machine(ClaimsMachine):
+        def __init__(self) -> None:
+            super().__init__(databases)
+
+    examples = 20 if isinstance(databases, SqliteFiles) else 5
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=longer(examples), stateful_step_count=25, deadline=None)
+    )
+
+
+APPLIED, REFUSED, PENDING, NOT_HERE = "applied", "refused", "pending", "not here"
+listener_ids = st.sampled_from(["k8s", "yarn", "job"])
+reports = st.dictionaries(node_ids, st.sampled_from([APPLIED, REFUSED, PENDING, NOT_HERE]))
+
+
+@dataclass
+class Reporting:
+    """A listener: the revision that it has acknowledged, what it last reported of each node, and whether it is known to
+    live.
+    """
+
+    acked: int | None = None
+    report: dict[str, str] = field(default_factory=dict)
+    confirmed: bool = True
+
+    def state(self, node_id: str, revision: int) -> str:
+        if not self.confirmed or self.acked is None or self.acked < revision:
+            return PENDING
+        return self.report.get(node_id, APPLIED)
+
+
+class ReportsMachine(ServiceMachine):
+    """Claims on two nodes, two managers and a job that report about them; on PostgreSQL at two replicas."""
+
+    def __init__(self, databases: Databases) -> None:
+        self.replicated = not isinstance(databases, SqliteFiles)
+        self.here: Any
+        self.other: Any
+        super().__init__(databases)
+        self.listeners = {"k8s": Reporting(), "yarn": Reporting(), "job": Reporting(acked=0)}
+        self.last: dict[str, int] = {}
+        self.seen: dict[str, Any] = {}
+
+    def _client(self) -> Any:
+        self.here = super()._client()
+        self.other = super()._client() if self.replicated else self.here
+        return self.here
+
+    @initialize()
+    def register(self) -> None:
+        for name in ("k8s", "yarn"):
+            register(self.here, name, role=RM, cluster=name, leaseSeconds=3600)
+        register(self.here, "job", leaseSeconds=3600)
+
+    @rule(node_id=node_ids, owner=owner_names, request=claims, there=st.booleans())
+    def put_claim(self, node_id: str, owner: str, request: Block, there: bool) -> None:
+        client = self.other if there else self.here
+        body = replace(self.absolute(request), end=None).body()
+        assert client.put(f"/blocklist/nodes/{node_id}/claims/{owner}", json=body).status_code in {200, 201}
+        self._changed()
+
+    @rule(node_id=node_ids, owner=owner_names)
+    def remove_claim(self, node_id: str, owner: str) -> None:
+        self.here.delete(f"/blocklist/nodes/{node_id}/claims/{owner}")
+        self._changed()
+
+    @rule(name=listener_ids, report=reports, acknowledges=st.booleans(), there=st.booleans(), upper=st.booleans())
+    def report(self, name: str, report: dict[str, str], acknowledges: bool, there: bool, upper: bool) -> None:
+        if name == "job":
+            report = {node_id: state for node_id, state in report.items() if state != NOT_HERE}
+        nodes = {
+            state: [it.upper() if upper else it for it in report if report[it] == state] for state in report.values()
+        }
+        revision = max(self.last.values(), default=0)
+        fields: dict[str, Any] = {
+            **({"ackedRevision": revision} if acknowledges else {}),
+            "refused": dict.fromkeys(nodes.get(REFUSED, ()), "No."),
+            "pending": dict.fromkeys(nodes.get(PENDING, ()), "Not yet."),
+            **({} if name == "job" else {"notHere": nodes.get(NOT_HERE, [])}),
+        }
+        heartbeat(self.other if there else self.here, name, **fields)
+        listener = self.listeners[name]
+        listener.report, listener.confirmed = report, True
+        if acknowledges:
+            listener.acked = max(revision, listener.acked or 0)
+
+    @rule()
+    def restart(self) -> None:
+        super().restart()
+        for listener in self.listeners.values():
+            listener.confirmed = False
+            if not self.replicated:
+                listener.report = {}
+
+    @invariant()
+    def each_replica_counts_what_listeners_report(self) -> None:
+        expected = {node_id: self._expected(node_id, revision) for node_id, revision in self.last.items()}
+        for client in (self.here, self.other):
+            found = {node_id: self._found(client, node_id) for node_id in self.last}
+            for node_id, each in found.items():
+                assert each in (expected[node_id], self.seen.get(node_id)), "nothing in between"
+            wait_until(lambda client=client: {it: self._found(client, it) for it in self.last} == expected)  # type: ignore[misc]
+        self.seen = expected
+
+    @rule(node_id=node_ids)
+    def wait(self, node_id: str) -> None:
+        """A claim that changes nothing tells how far the last change is."""
+        listed = self.here.get(f"/blocklist/nodes/{node_id}/claims").json().get("claims", ())
+        for claim in listed[:1]:
+            path = f"/blocklist/nodes/{node_id}/claims/{claim['owner']}"
+            body = {name: claim[name] for name in ("action", "cause", "canary") if name in claim}
+            answer = self.here.put(path, json=body, headers={"Prefer": "wait=0"})
+            self._changed()
+            # A request that changes nothing waits for the present revision.
+            states = self._states(node_id, int(answer.headers["blocklist-revision"]))
+            of = [name for name, state in states.items() if state != NOT_HERE]
+            applied = [name for name in of if states[name] == APPLIED]
+            assert answer.headers["blocklist-applied"] == f"{len(applied)}/{len(of)}"
+            not_here = sorted(set(states) - set(of))
+            assert answer.headers.get("blocklist-not-here", "") == ", ".join(not_here)
+
+    def _changed(self) -> None:
+        self.last = {change["node"]["id"]: change["revision"] for change in all_changes(self.here)}
+
+    def _states(self, node_id: str, revision: int) -> dict[str, str]:
+        return {name: listener.state(node_id, revision) for name, listener in self.listeners.items()}
+
+    def _expected(self, node_id: str, revision: int) -> dict[str, Any]:
+        states = self._states(node_id, revision)
+        counted = [state for state in states.values() if state != NOT_HERE]
+        nowhere = all(states[name] == NOT_HERE for name in ("k8s", "yarn"))
+        known = "not-here" if nowhere and states["job"] == APPLIED else "unknown"
+        state = REFUSED if REFUSED in counted else PENDING if PENDING in counted else known
+        return {"states": states, "applied": counted.count(APPLIED), "of": len(counted), "state": state}
+
+    def _found(self, client: Any, node_id: str) -> dict[str, Any]:
+        body = client.get(f"/blocklist/nodes/{node_id}/status").json()
+        states = {it["id"]: _state_of(it) for it in body["listeners"]}
+        return {"states": states, "applied": body["applied"], "of": body["of"], "state": body["state"]}
+
+
+def _state_of(listener: dict[str, Any]) -> str:
+    if listener["notHere"]:
+        return NOT_HERE
+    return APPLIED if listener["applied"] else REFUSED if listener["refused"] is not None else PENDING
+
+
+def test_every_replica_counts_a_block_only_where_the_node_is(databases: Databases) -> None:
+    class Machine(ReportsMachine):
         def __init__(self) -> None:
             super().__init__(databases)
 

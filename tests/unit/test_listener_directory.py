@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from app.engine.list_view import ListView
+from app.listeners.replication import ListenerReader
 from app.listeners.reports import KnownNodes, ListenerQuota
 from app.listeners.state import ListenerDirectory, ListenerEntry, UsableNodes
 from app.requests import HeartbeatBody
-from app.store.listeners import Secret
+from app.store.listeners import ListenerUpdates, ReportPart, Secret, StoredListener
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.evidence import TTL_MS, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
@@ -272,3 +275,44 @@ def job_master(listener_id: str = "jm") -> ListenerEntry:
         principal="some-token",
     )
     return ListenerEntry(listener=listener, secret=Secret(current="whsec_"))
+
+
+class _Stored:
+    """A database in which another replica has stored a listener and its report."""
+
+    def __init__(self, acked: int, parts: dict[str, Any], history: str) -> None:
+        entry = resource_manager("rm")
+        stored = StoredListener(listener=replace(entry.listener, acked=acked), secret=entry.secret)
+        reports = [ReportPart("rm", "s1", 0, part, acked, json.dumps(value)) for part, value in parts.items()]
+        self._updates = ListenerUpdates(acked, history, 1, [stored], reports)
+
+    async def updates_since(self, _: int) -> ListenerUpdates:
+        return self._updates
+
+
+def test_what_is_not_in_force_is_known_with_the_acknowledgement_that_another_replica_received() -> None:
+    """Otherwise a wait here ends, and a page says that a block is in force, while it is not."""
+
+    async def scenario() -> None:
+        view, _, directory, _ = new_directory()
+        parts = {"taskManagers": {}, "pending": {"c": "Not yet."}, "refused": {"b": "No."}, "notHere": ["a"]}
+        joins = {"notHere": [], "pending": {"a": "Not yet.", "c": "Not yet."}}
+        for acked, stored, state_of_a in ((1, parts, BlockState.NOT_HERE), (2, joins, BlockState.PENDING)):
+            database: Any = _Stored(acked, stored, view.tracker.history)
+            reader = ListenerReader(
+                database,
+                directory,
+                view.tracker,
+                on_registered=lambda _: None,
+                clock=lambda: 0,
+                replicated=True,
+            )
+            reading = asyncio.create_task(reader.sync())
+            while not reading.done():
+                await asyncio.sleep(0)
+                entry = directory.get("rm")
+                if entry is not None and entry.has_acked(acked):
+                    states = [entry.state_of(acked, node_id) for node_id in "abc"]
+                    assert states == [state_of_a, BlockState.REFUSED, BlockState.PENDING]
+
+    asyncio.run(scenario())
