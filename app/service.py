@@ -55,6 +55,7 @@ from blocklist.model.evidence import AutomaticBlocks, Dismissals, EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import EvidenceLimit, ask_above
 from blocklist.model.names import ConfirmedNodes
+from blocklist.model.reported_node import CLUSTER_LABEL
 from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
 
@@ -202,7 +203,7 @@ class Service:
         nodes = TrackedNodes()
         return Notifier(
             [Target(position, sender, metrics.count_notice) for position, sender in enumerate(senders, 1)],
-            NoticeGroups(),
+            NoticeGroups(lambda node_id: self.inventory.labels_of(node_id).get(CLUSTER_LABEL)),
             nodes,
             ListenerObserver(nodes, self.directory, self.view, self.drift, self.clock),
             replicated=self.store.replicated,

@@ -159,6 +159,8 @@ def notice_body(notice: Notice) -> str:
 def _lines(notice: Notice, subject: Subject) -> list[str]:
     more = notice.count - len(notice.nodes)
     lines = [f"Nodes: {', '.join(notice.nodes)}" + (f" and {more:,} more" if more > 0 else "")]
+    if notice.clusters:
+        lines.append(f"{'Cluster' if len(notice.clusters) == 1 else 'Clusters'}: {', '.join(notice.clusters)}")
     if subject.cause:
         lines.append(f"{_CAUSE.get(subject.kind, 'Cause')}: {_cut(subject.cause)}")
     lines += [f"Reason: {_cut(reason)}" for reason in notice.reasons]

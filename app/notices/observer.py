@@ -74,12 +74,16 @@ VARIOUS: Final = "various"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """One notice: the first nodes, and the number of all. Without a subject it only says how many were left out."""
+    """One notice: the first nodes, the number of all, and the clusters of all as far as they are known.
+
+    Without a subject it only says how many were left out.
+    """
 
     subject: Subject | None = None
     at: int = 0
     nodes: Sequence[str] = ()
     count: int = 0
+    clusters: Sequence[str] = ()
     reasons: Sequence[str] = ()
     left_out: int = 0
 
@@ -94,25 +98,36 @@ class _Group:
     opened_at: float
     at: int
     nodes: dict[str, None] = field(default_factory=dict)
+    clusters: set[str] = field(default_factory=set)
     reasons: dict[str, None] = field(default_factory=dict)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event, cluster: str | None) -> None:
         self.nodes[event.node] = None
+        if cluster is not None and len(self.clusters) < MAX_NAMED:
+            self.clusters.add(cluster)
         if event.reason and len(self.reasons) < MAX_REASONS:
             self.reasons[event.reason] = None
 
     def notice(self) -> Notice:
         named = [*islice(self.nodes, MAX_NAMED)]
-        return Notice(subject=self.subject, at=self.at, nodes=named, count=len(self.nodes), reasons=[*self.reasons])
+        return Notice(
+            subject=self.subject,
+            at=self.at,
+            nodes=named,
+            count=len(self.nodes),
+            clusters=sorted(self.clusters),
+            reasons=[*self.reasons],
+        )
 
 
 class NoticeGroups:
-    """Events come in, notices come out. `now` is in seconds and never goes back.
+    """Events come in, notices come out. `now` is in seconds and never goes back; `cluster_of` tells that of a node.
 
     What is beyond MAX_PER_MINUTE is left out, counted, and said in the next notice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_of: Callable[[str], str | None] = lambda _: None) -> None:
+        self._cluster_of = cluster_of
         self._groups: dict[Subject, _Group] = {}
         self._of_kind: Counter[NoticeKind] = Counter()
         self._sent_at: deque[float] = deque(maxlen=MAX_PER_MINUTE)
@@ -121,7 +136,7 @@ class NoticeGroups:
     def add(self, event: Event, now: float) -> None:
         """An event happened."""
         group = self._groups.get(event.subject) or self._open(event, now)
-        group.add(event)
+        group.add(event, self._cluster_of(event.node))
 
     def due(self, now: float, *, all_groups: bool = False) -> tuple[list[Notice], int]:
         """The notices to send now, and how many were left out; `all_groups`: also of groups that are still open."""

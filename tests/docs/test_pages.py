@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -79,7 +81,9 @@ OTHER_PAGES: Final = sorted(path.name for path in DOCS.glob("*.md") if path.stem
 def test_each_other_page_shows_real_output(tmp_path: Path, name: str) -> None:
     """On a service with default settings."""
     with migrated_service(tmp_path) as service:
-        shell = Shell(tmp_path, {"http://127.0.0.1:8224": service.url}, environment(), cwd=tmp_path)
+        env = environment(url=service.url)
+        env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+        shell = Shell(tmp_path, {"http://127.0.0.1:8224": service.url}, env, cwd=tmp_path)
         mismatches = shell.run_page(parse_page(DOCS / name), {})
     assert not mismatches, "\n".join(mismatches)
 

@@ -13,7 +13,7 @@ from tests.integration.bodies import block, current_list
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.labels import report_labels
-from tests.integration.listeners import heartbeat, put, register, unblock
+from tests.integration.listeners import RM, heartbeat, put, register, unblock
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, url_of, wait_until
 
@@ -48,6 +48,17 @@ def test_a_refusal_names_the_domain_and_who_blocked_the_others(start: Start) -> 
         assert put_node(client, "elsewhere").status_code == 201
         assert put_node(client, "n1", force="agreed").status_code == 201
         assert list(current_list(client)[1]) == ["N2", "elsewhere", "n1", "n3"]
+
+
+@ON_SQLITE
+def test_each_cluster_has_a_limit_of_its_own(start_in_process: StartInProcess) -> None:
+    with start_in_process(max_blocked_per="cluster=10%").client() as client:
+        for cluster in ("k8s-a", "yarn"):
+            register(client, cluster, role=RM, cluster=cluster)
+            heartbeat(client, cluster, nodes=[f"{cluster}-{number}" for number in range(10)])
+        assert put_node(client, "k8s-a-1").status_code == 201
+        assert put_node(client, "yarn-1").status_code == 201
+        assert "2 of the 10 nodes with cluster=yarn" in refusal(put_node(client, "yarn-2"))
 
 
 @ON_SQLITE

@@ -48,6 +48,13 @@ class TestGrouping:
         assert (notice.subject, list(notice.nodes), notice.count) == (BLOCKED, ["n1", "n2"], 2)
         assert own.due(100) == ([], 0)
 
+    def test_a_notice_names_the_clusters_of_its_nodes(self) -> None:
+        own = NoticeGroups({"n1": "yarn", "n2": "k8s-a", "n3": "yarn"}.get)
+        for node in ("n1", "n2", "n3", "unknown"):
+            own.add(event(node), 0)
+        (notice,), _ = own.due(5)
+        assert notice_body(notice).splitlines()[1] == "Clusters: k8s-a, yarn"
+
     @pytest.mark.parametrize(
         "other", [BLOCKED._replace(cause="fan"), BLOCKED._replace(by="bob"), BLOCKED._replace(kind=NoticeKind.FREED)]
     )
