@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from app.command_line import parser
 from app.listeners.reports import read_nodes_file
 from app.logs import configure_logging
 from app.settings import Settings, SettingsError, read_settings
-from app.store.database import SchemaError, check_schema, is_postgresql, migrate, renew_history
+from app.store.database import SchemaError, check_schema, database_exists, is_postgresql, migrate, renew_history
 from blocklist.model.errors import InvalidError
 from blocklist.model.text import json_text, prepare_streams
 
@@ -27,23 +28,42 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "settings":
             return _print_settings(options.into)
+        _check_current_folder()
         if options.data is not None:
             _use_data(options.data)
-        return _run(options.command or "serve", read_settings())
+        settings = read_settings()
+        if options.data is not None and options.command != "check-settings":
+            _make_folder(options.data)
+        return _run(options.command or "serve", settings)
     except (SettingsError, SchemaError) as error:
         print(f"blocklist: {error}", file=sys.stderr)
         return 2
 
 
+def _check_current_folder() -> None:
+    """Raises SettingsError if it was deleted: every relative path would fail, one after the other."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise SettingsError("The current folder was deleted: change to another one, such as cd /tmp.") from None
+
+
 def _use_data(folder: Path) -> None:
-    """Keep the database in this folder, which is created. Raises SettingsError."""
+    """Keep the database in this folder. Raises SettingsError."""
     if os.environ.get(_DATABASE):
         raise SettingsError(f"--data and {_DATABASE} both say where the data is: give one of them.")
+    os.environ[_DATABASE] = f"sqlite:///{folder.absolute() / 'blocklist.db'}"
+
+
+def _make_folder(folder: Path) -> None:
+    """Create the folder, and say on stderr if anybody may replace the files in it. Raises SettingsError."""
     try:
         folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        mode = folder.stat().st_mode
     except OSError as error:
         raise SettingsError(f"--data: the folder {folder} cannot be created: {error.strerror}.") from None
-    os.environ[_DATABASE] = f"sqlite:///{folder.absolute() / 'blocklist.db'}"
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        print(f"blocklist: anybody may replace the files in {folder}: chmod o-w {folder}", file=sys.stderr)
 
 
 def _run(command: str, settings: Settings) -> int:
@@ -65,8 +85,13 @@ def _run(command: str, settings: Settings) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    from app.server import serve  # noqa: PLC0415 - slow, and not needed by other commands
+    from app.main import unix_millis  # noqa: PLC0415 - slow, and not needed by other commands
+    from app.server import serve, tls_context  # noqa: PLC0415 - as above
 
+    if not database_exists(settings.database_url):
+        # Settings that are refused leave no file behind.
+        check_access(settings, unix_millis())
+        tls_context(settings)
     if not is_postgresql(settings.database_url):
         # Nobody else uses it. Replicas on PostgreSQL are upgraded by `migrate`, before any of them is restarted.
         migrate(settings.database_url)
@@ -87,16 +112,29 @@ def _check(settings: Settings) -> None:
     from app.server import tls_context  # noqa: PLC0415 - as above
     from app.telemetry import telemetry_config  # noqa: PLC0415 - as above
 
-    tls_context(settings)
-    check_access(settings, unix_millis())
-    make_jwt_verifier(settings, unix_millis)
-    telemetry_config(settings)
-    if settings.nodes_file:
+    lines: list[str] = []
+    for check in (
+        lambda: tls_context(settings),
+        lambda: check_access(settings, unix_millis()),
+        lambda: make_jwt_verifier(settings, unix_millis),
+        lambda: telemetry_config(settings),
+        lambda: _check_nodes_file(settings.nodes_file),
+    ):
         try:
-            read_nodes_file(Path(settings.nodes_file))
-        except (OSError, InvalidError) as error:
-            reason = error.lines[0] if isinstance(error, InvalidError) else error.strerror
-            raise SettingsError(f"BLOCKLIST_NODES_FILE: {settings.nodes_file}: {reason}.") from None
+            check()
+        except (SettingsError, SchemaError) as error:
+            lines += [line for line in str(error).splitlines() if line not in lines]
+    if lines:
+        raise SettingsError("\n".join(lines))
+
+
+def _check_nodes_file(path: str) -> None:
+    try:
+        if path:
+            read_nodes_file(Path(path))
+    except (OSError, InvalidError) as error:
+        reason = error.lines[0] if isinstance(error, InvalidError) else error.strerror
+        raise SettingsError(f"BLOCKLIST_NODES_FILE: {path}: {reason}.") from None
 
 
 def _print_settings(page: Path | None) -> int:

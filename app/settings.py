@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     evidence_applications: Annotated[int, Field(ge=0)] = 2
     """A node is blocked when this number of applications, with a token each, have evidence against it; 0 is never."""
     evidence_max_share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Maximum share of the confirmed nodes that evidence may block at once; at least one node. 1 is no limit."""
+    """Maximum share of the confirmed nodes that evidence may block, rounded up. `10%` is 0.1; 1 is no limit."""
     alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_share: Annotated[float | None, Field(gt=0, le=1)] = None
-    """Maximum share of the known nodes to be blocked, rounded up. 1 is no limit; by default 0.5 with authentication."""
+    """Maximum share of known nodes to be blocked, rounded up; 0.5 with authentication. `20%` is 0.2; 1 is no limit."""
     max_blocked_by_author: Annotated[int, Field(ge=0)] = 0
     """Maximum number of nodes blocked by one author; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_per: str = ""
@@ -247,6 +247,22 @@ class Settings(BaseSettings):
         parse_domain_limits(text)
         return text
 
+    @field_validator("host")
+    @classmethod
+    def _host(cls, text: str) -> str:
+        """As in a URL, an IPv6 address may have brackets."""
+        return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+    @field_validator("evidence_max_share", "max_blocked_share", mode="before")
+    @classmethod
+    def _share(cls, value: object) -> object:
+        """`20%` is 0.2."""
+        text = value.strip() if isinstance(value, str) else ""
+        try:
+            return float(text.removesuffix("%")) / 100 if text.endswith("%") else value
+        except ValueError:
+            raise ValueError("give a share such as 0.2 or 20%") from None
+
     @field_validator("allowed_hosts")
     @classmethod
     def _allowed_hosts(cls, text: str) -> str:
@@ -286,16 +302,16 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of the environment. Raises SettingsError with one line for each invalid setting."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     given = {name for name in environ if name.startswith(PREFIX)}
-    if unknown := sorted(given - known - CLIENT_SETTINGS):
-        raise SettingsError("\n".join(_unknown_name(name, known) for name in unknown))
+    lines = [_unknown_name(name, known) for name in sorted(given - known - CLIENT_SETTINGS)]
     values = {name.removeprefix(PREFIX).lower(): environ[name] for name in given & known}
     try:
-        return Settings.model_validate(values)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        raise SettingsError(
-            "\n".join(f"{PREFIX}{str(f['loc'][0]).upper()}: {_message(f['msg'])}" for f in faults)
-        ) from None
+        lines += [f"{PREFIX}{str(f['loc'][0]).upper()}: {_message(f['msg'])}" for f in faults]
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return settings
 
 
 _SERVICE_LINK: Final = re.compile(r"BLOCKLIST_(SERVICE_(HOST|PORT\w*)|PORT_[0-9]+_\w+)", re.ASCII)

@@ -109,11 +109,15 @@ def spark_defaults() -> None:
     with connect() as client:
         url = client.url
     token_file = os.environ.get("BLOCKLIST_TOKEN_FILE")
+    try:
+        properties = {"spark.blocklist.tokenFile": str(Path(token_file).absolute())} if token_file else {}
+    except FileNotFoundError:
+        raise InvalidError("The current folder was deleted: change to another one, such as cd /tmp.") from None
     lines = {
         "spark.driver.extraClassPath": str(_jar_path()),
         "spark.extraListeners": LISTENER_CLASS,
         "spark.blocklist.url": url,
-        **({"spark.blocklist.tokenFile": str(Path(token_file).absolute())} if token_file else {}),
+        **properties,
     }
     print_lines(*(f"{name} {value}" for name, value in lines.items()))
     if os.environ.get("BLOCKLIST_TOKEN"):

@@ -89,7 +89,8 @@ def _parse_absolute(text: str, others: str) -> int:
     except ValueError:
         raise ValueError(f"{text[:64]!a} is not a time: give one such as 2026-11-21T18:00:00Z, {others}.") from None
     if parsed.tzinfo is None:
-        raise ValueError(f"{text[:64]!a} has no time zone: append Z for UTC, or an offset such as +01:00.")
+        example = parsed.isoformat()
+        raise ValueError(f"{text[:64]!a} has no time zone: write {example}Z for UTC, or {example}+01:00.")
     return round(parsed.timestamp() * 1000)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from app.settings import SettingsError, read_settings
 
 PREFIX = "BLOCKLIST_"
 
@@ -83,3 +84,61 @@ def test_data_and_a_database_contradict_each_other(
     arguments = ("migrate", "--data", str(tmp_path / "data"))
     assert run(monkeypatch, *arguments, database_url="sqlite:///other.db") == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_all_wrong_settings_are_named_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wrong = {"databse_url": "x", "port": "x", "max_blocked_share": "20", "heartbeat": "soon"}
+    assert run(monkeypatch, "check-settings", **wrong) == 2
+    named = [line.removeprefix("blocklist: ").split()[0].rstrip(":") for line in capsys.readouterr().err.splitlines()]
+    assert sorted(named) == [f"BLOCKLIST_{name.upper()}" for name in sorted(wrong)]
+    for name in wrong:
+        monkeypatch.delenv(PREFIX + name.upper())
+    checked = {"host": "0.0.0.0", "nodes_file": "/nowhere/nodes.csv", "tls_cert": "/nowhere/cert.pem"}
+    assert run(monkeypatch, "check-settings", database_url=f"sqlite:///{tmp_path}/x.db", **checked) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("BLOCKLIST_HOST", "BLOCKLIST_NODES_FILE", "BLOCKLIST_TLS_KEY"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"host": "0.0.0.0"}, {"auth": "tokens"}, {"tls_cert": "/nowhere/cert.pem"}, {"port": "x"}]
+)
+def test_settings_that_are_refused_leave_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    monkeypatch.setenv("BLOCKLIST_DATABASE_URL", "")
+    assert run(monkeypatch, "serve", "--data", str(tmp_path / "data"), **settings) == 2
+    assert not (tmp_path / "data" / "blocklist.db").exists()
+
+
+@pytest.mark.parametrize("command", ["serve", "migrate", "new-history", "check-settings"])
+def test_a_deleted_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run(monkeypatch, command, "--data", "data") == 2
+    assert "The current folder was deleted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o777, True), (0o770, False), (0o1777, False)])
+def test_a_folder_that_anybody_may_write_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: int, warned: bool
+) -> None:
+    monkeypatch.setenv("BLOCKLIST_DATABASE_URL", "")
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    assert run(monkeypatch, "migrate", "--data", str(data)) == 0
+    assert (f"chmod o-w {data}" in capsys.readouterr().err) is warned
+
+
+def test_values_may_be_written_as_elsewhere() -> None:
+    read = read_settings({PREFIX + "HOST": "[::1]", PREFIX + "MAX_BLOCKED_SHARE": "20%"})
+    assert (read.host, read.max_blocked_share) == ("::1", 0.2)
+    for wrong in ("0%", "120%", "x%", "20"):
+        with pytest.raises(SettingsError, match="MAX_BLOCKED_SHARE"):
+            read_settings({PREFIX + "MAX_BLOCKED_SHARE": wrong})
