@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from app.api.authentication import required_role
 from app.main import create_app
 from app.settings import Settings
+from blocklist import __version__
 from blocklist.model.roles import Role
 from tests.integration.bodies import PERMANENT, all_changes, block, later
 from tests.integration.conftest import Start
@@ -194,6 +195,9 @@ class TestTokens:
                 assert client.get("/whoami").json() == {
                     "name": f"some-{role.value}",
                     "role": role.value,
+                    "owner": f"some-{role.value}",
+                    "owners": None,
+                    "version": __version__,
                     "defaultDuration": "4h",
                     "askAbove": 20,
                 }
@@ -346,6 +350,9 @@ class TestAuthenticationOff:
         assert client.get("/whoami").json() == {
             "name": None,
             "role": "admin",
+            "owner": "anonymous",
+            "owners": None,
+            "version": __version__,
             "defaultDuration": "4h",
             "askAbove": 20,
         }
