@@ -10,12 +10,14 @@ import signal
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blocklist.client import DEFAULT_URL
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.model.listener import check_cluster, default_cluster
 from blocklist.model.node import check_id
 from blocklist.model.text import prepare_streams
 
@@ -71,15 +73,17 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
             child.close()
             raise
 
+    own_id = listener_id(args.id)
+    cluster = args.cluster or default_cluster("flink", own_id)
     options = BridgeOptions(
-        listener_id=listener_id(args.id),
+        listener_id=own_id,
         drop_results=args.drop_results,
         grows=args.grows,
         report_evidence=args.report_evidence,
     )
 
     def open_session(registration: Registration) -> ListenerSession:
-        return ListenerSession(args.url, registration, interval=registration.lease / 3000)
+        return ListenerSession(args.url, replace(registration, cluster=cluster), interval=registration.lease / 3000)
 
     connection = FlinkConnection(start, with_failures=args.report_evidence, lease=args.lease * 1000)
 
@@ -138,6 +142,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--java", type=Path, metavar="FILE", help="the Java to use (default: JAVA_HOME's, else PATH's)")
     parser.add_argument("--id", help="id of the ResourceManager's listener (default: flink- and this host's name)")
     parser.add_argument(
+        "--cluster",
+        type=_cluster,
+        metavar="NAME",
+        help="what the service calls this cluster (default: flink and the id)",
+    )
+    parser.add_argument(
         "--lease",
         type=_lease,
         default=MAX_LEASE // 1000,
@@ -168,6 +178,13 @@ def build_parser() -> argparse.ArgumentParser:
         " within ten minutes",
     )
     return parser
+
+
+def _cluster(text: str) -> str:
+    try:
+        return check_cluster(text)
+    except InvalidError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _lease(text: str) -> int:

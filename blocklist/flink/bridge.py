@@ -19,6 +19,7 @@ from typing import Final
 from blocklist.client.watch import WatchThread
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.effects import (
+    IN_FORCE,
     Effect,
     EffectState,
     Observation,
@@ -262,7 +263,9 @@ class Bridge:
                 listener.report(wanted.blocked, wanted.revision, wanted.history, effects, report, valid_until)
             else:
                 listener.withdraw(state.unreachable.get(job_id, "Flink does not report this job."))
-        report = self._manager_report(state)
+        report = self._manager_report(state).over(
+            Report(not_here=self._not_here(wanted.blocked, observation, at_manager))
+        )
         self._manager.report(wanted.blocked, wanted.revision, wanted.history, at_manager, report, valid_until)
         every = [at_manager, *at_jobs.values()]
         soon = any(effect.state in {EffectState.PENDING, EffectState.SLOW} for it in every for effect in it.values())
@@ -332,6 +335,18 @@ class Bridge:
         idle = {} if state.unreachable else dict.fromkeys(state.task_managers.keys() - busy, 0)
         nodes = {self._names.node_of(it) for it in state.task_managers}
         return job_report(idle, self._names.node_of, None).over(Report(nodes=sorted(filter(is_node_id, nodes))))
+
+    def _not_here(
+        self, blocked: Mapping[str, BlockedNode], observation: Observation, effects: Mapping[str, Effect]
+    ) -> frozenset[str]:
+        """The nodes on which no TaskManager is, or was while this process runs.
+
+        Flink blocks one that appears there anyway. A cluster that starts TaskManagers may use any node.
+        """
+        if self._options.grows or not observation.state.task_managers:
+            return frozenset()
+        silent = {it for it in blocked if effects[it] == IN_FORCE and not observation.task_managers[it]}
+        return frozenset(silent) - self._names.known_among(silent, {it: self._aliases_of(it) or () for it in silent})
 
     def _job_report(self, job: FlinkJob, slow_nodes: Collection[str]) -> Report:
         evidence = None

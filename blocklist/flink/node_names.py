@@ -62,6 +62,10 @@ class FlinkNodeIds:
         found = self._by_task_manager.get(task_manager)
         return task_manager if found is None else found.id
 
+    def known_among(self, listed: Iterable[str], aliases: Mapping[str, Collection[str]]) -> set[str]:
+        """Those that mean a node of Flink, as `matches` tells."""
+        return {it for it, found in self.matches(listed, aliases).items() if not self._known.keys().isdisjoint(found)}
+
     def matches(
         self, listed: Iterable[str], aliases: Mapping[str, Collection[str]] = _NO_ALIASES
     ) -> dict[str, set[str]]:

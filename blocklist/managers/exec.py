@@ -36,7 +36,7 @@ log = logging.getLogger("blocklist.managers")
 MAX_LOG_LINES: Final = 50
 """Lines of a command's output that are logged, each cut at 500 characters."""
 
-_SPEAKS: Final = re.compile(r'\{\s*("(refused|pending)|$)')
+_SPEAKS: Final = re.compile(r'\{\s*("(refused|pending|notHere)|$)')
 """How output begins that is not only for the log."""
 
 Nodes = Mapping[str, BlockedNode]
@@ -82,11 +82,13 @@ class ExecManager:
 
 
 def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
-    """The steps from `state`, which the command carried out last, to `desired`. What is pending is tried again."""
+    """The steps from `state`, which the command carried out last, to `desired`.
+
+    What is pending is tried again, and so is what is not here: the node may have joined since.
+    """
+    retried = state.not_in_force.pending.keys() | state.not_in_force.not_here
     changed = sorted(
-        node_id
-        for node_id, node in desired.nodes.items()
-        if state.nodes.get(node_id) != node or node_id in state.not_in_force.pending
+        node_id for node_id, node in desired.nodes.items() if state.nodes.get(node_id) != node or node_id in retried
     )
     freed = sorted(state.nodes.keys() - desired.nodes.keys())
     steps = [
@@ -118,6 +120,7 @@ def state_body(state: ExecState) -> Json:
         "blocked": [_body(state.nodes[name]) for name in sorted(state.nodes)],
         "refused": dict(state.not_in_force.refused),
         "pending": dict(state.not_in_force.pending),
+        "notHere": sorted(state.not_in_force.not_here),
     }
 
 
@@ -128,7 +131,11 @@ def parse_state(data: bytes, path: Path) -> ExecState:
     try:
         body = parse_json(data)
         nodes = [NodeBody.parse(node).value() for node in body["blocked"]]
-        not_in_force = NotInForce(refused=_sentences(body["refused"]), pending=_sentences(body.get("pending", {})))
+        not_in_force = NotInForce(
+            refused=_sentences(body["refused"]),
+            pending=_sentences(body.get("pending", {})),
+            not_here=frozenset(body.get("notHere", ())),
+        )
         return ExecState(nodes={node.id: node for node in nodes}, not_in_force=not_in_force)
     except (InvalidError, KeyError, TypeError, AttributeError):
         raise ManagerError(
@@ -146,10 +153,11 @@ def _step_reason(node: BlockedNode) -> str:
 
 
 def parse_output(output: CommandOutput, blocked: Collection[str]) -> NotInForce:
-    """What the command says is not in force: `{"refused": {id: reason}, "pending": {id: reason}}` as its whole stdout.
+    """What the command says is not in force, as its whole stdout.
 
-    Anything else is for the log. Raises ManagerError for output that begins so and cannot be read: what is refused must
-    not count as carried out.
+    `{"refused": {id: reason}, "pending": {id: reason}, "notHere": [id]}`, each of them optional. Anything else is for
+    the log. Without an inventory no node is said to be elsewhere, unless the command does. Raises ManagerError for
+    output that begins so and cannot be read: what is refused must not count as carried out.
     """
     text = output.stdout.strip()
     if not _SPEAKS.match(text):
@@ -157,6 +165,7 @@ def parse_output(output: CommandOutput, blocked: Collection[str]) -> NotInForce:
     try:
         body = json.loads(text)
         found = {key: _sentences(body.get(key, {})) for key in ("refused", "pending")}
+        found["notHere"] = _sentences(dict.fromkeys(_list(body.get("notHere", [])), ""))
     except (ValueError, RecursionError, TypeError, AttributeError):
         cut = "" if output.complete else f" It is longer than {DEFAULT_MAX_OUTPUT >> 10} KiB."
         raise ManagerError(
@@ -165,10 +174,17 @@ def parse_output(output: CommandOutput, blocked: Collection[str]) -> NotInForce:
     ids = {normalize_name(node_id): node_id for node_id in blocked}
     for name in [name for part in found.values() for name in part if normalize_name(name) not in ids]:
         log.warning("The command names node %s, which is not on the list.", name[:253])
-    refused, pending = (
+    refused, pending, not_here = (
         {ids[key]: why for name, why in part.items() if (key := normalize_name(name)) in ids} for part in found.values()
     )
-    return NotInForce(refused=refused, pending=pending) | NotInForce(refused=refused)
+    return NotInForce(not_here=frozenset(not_here), pending=pending) | NotInForce(refused=refused)
+
+
+def _list(value: object) -> list[str]:
+    """Raises TypeError if it is no list of texts."""
+    if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        raise TypeError
+    return value
 
 
 def _sentences(value: Mapping[str, object]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from blocklist.client import DEFAULT_URL
 from blocklist.managers.plan import DEFAULT_INTERVAL, Manager
 from blocklist.model.errors import InvalidError
+from blocklist.model.listener import check_cluster
 
 
 def build_parser(prog: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -59,6 +60,12 @@ def _add_common(
     subparser.set_defaults(print=False, min_nodes=0, run=None)
     subparser.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")
     subparser.add_argument("--id", help=f"id of this listener (default: {default_id})")
+    subparser.add_argument(
+        "--cluster",
+        type=cluster_name,
+        metavar="NAME",
+        help="what the service calls the cluster of these nodes (default: the kind of this manager and its id)",
+    )
     subparser.add_argument(
         "--every",
         type=positive_seconds,
@@ -144,6 +151,14 @@ def require_folder(path: Path) -> Path:
     if path.is_dir():
         raise InvalidError(f"{path} is a folder; name a file.")
     return path
+
+
+def cluster_name(text: str) -> str:
+    """A name that labels and selectors take."""
+    try:
+        return check_cluster(text)
+    except InvalidError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def positive_seconds(text: str) -> float:

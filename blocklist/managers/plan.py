@@ -6,15 +6,18 @@ has no state of its own that a restart would lose, so it may be stopped at any p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from blocklist.model.claims import Claims
+from blocklist.model.inventory import Inventory
+from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockAction, BlockedNode, merge
-from blocklist.model.reported_node import NodeFacts
+from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, report_nodes
 from blocklist.model.time import to_utc
 
 DEFAULT_INTERVAL: Final = 60.0
@@ -26,11 +29,12 @@ class NotInForce:
     """What of the list is not in force, node id to reason.
 
     `refused`: nothing will happen unless somebody acts. `pending`: it is being tried, what runs is ending, or it is not
-    known whether it is in force.
+    known whether it is in force. `not_here`: the whole inventory was read, and has no node with such a name.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
     pending: Mapping[str, str] = field(default_factory=dict)
+    not_here: frozenset[str] = frozenset()
 
     def __or__(self, other: NotInForce) -> NotInForce:
         """Both; what the second one says of a node replaces what the first one says."""
@@ -39,10 +43,17 @@ class NotInForce:
         return NotInForce(
             refused={node: why for node, why in refused.items() if node not in other.pending},
             pending={node: why for node, why in pending.items() if node not in other.refused},
+            not_here=(self.not_here | other.not_here).difference(refused, pending),
         )
 
     def __bool__(self) -> bool:
         return bool(self.refused or self.pending)
+
+    @property
+    def sentences(self) -> list[str]:
+        """One for each node, in the order refused, pending, not here."""
+        absent = [f"Not here: {', '.join(sorted(self.not_here))}."] if self.not_here else []
+        return [*self.refused.values(), *self.pending.values(), *absent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,62 @@ class ListedNodes(Generic[T]):
     def reason(self, name: str) -> str:
         """Why it is not known whether the block of such a node is in force."""
         return not_listed_reason(self._system, name)
+
+
+def absent(system: str, ids: Iterable[str], listed: Collection[str], missing: Collection[str] = ()) -> NotInForce:
+    """The state of ids that mean no node: not here, if the answer with the `listed` nodes is the whole inventory.
+
+    It is not if it has none, or if at least half of the nodes that there were are `missing` from it, of two or more.
+    """
+    if not listed:
+        why = f"Not known to be in force: {system} lists no nodes at all."
+    elif len(missing) >= max(2, len(listed)):
+        why = f"Not known to be in force: {system} lists {len(listed)} nodes now, and {len(missing)} fewer than before."
+    else:
+        return NotInForce(not_here=frozenset(ids))
+    return NotInForce(pending=dict.fromkeys(ids, why))
+
+
+# Which nodes of a cluster manager a node id on the list means: the rules of the service's inventory. Pure.
+
+
+class NodeNames:
+    """The nodes of one cluster under all their names and addresses. Not thread-safe."""
+
+    def __init__(self, nodes: Iterable[NodeFacts] = ()) -> None:
+        self._inventory = Inventory()
+        self._names: dict[str, str] = {}
+        self._facts: Sequence[NodeFacts] = ()
+        self._shared: dict[str, list[str]] = {}
+        self.update(nodes)
+
+    def update(self, facts: Iterable[NodeFacts]) -> None:
+        """Replace the nodes; costs little if none has changed."""
+        nodes = tuple(facts)
+        if nodes == self._facts:
+            return
+        self._facts = nodes
+        self._names = {normalize_name(node.id): node.id for node in nodes}
+        self._inventory.stage_nodes(_SOURCE, report_nodes(nodes))
+        self._inventory.apply_staged()
+        users: defaultdict[str, list[str]] = defaultdict(list)
+        for node in nodes:
+            for name in set(map(normalize_name, node.names)):
+                users[name].append(node.id)
+        # What several nodes have is not reported, as it tells none of them apart.
+        self._shared = {name: sorted(using) for name, using in users.items() if len(using) > 1}
+
+    def meant_by(self, node_id: str) -> list[str]:
+        """The names of the nodes that an id means: one, none, or all those of which it is the short name."""
+        return sorted(self._names[name] for name in self._inventory.known_as(node_id) if name in self._names)
+
+    def ambiguity(self, node_id: str) -> str | None:
+        """Why an id means no node although several have the name or address; None if none has."""
+        sharing = self._shared.get(normalize_name(node_id))
+        return ambiguous_message(node_id, sharing) if sharing and not self.meant_by(node_id) else None
+
+
+_SOURCE: Final = NodeSource(SourceKind.MANAGER, "manager")
 
 
 def not_listed_reason(system: str, name: str) -> str:

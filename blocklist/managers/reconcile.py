@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic
 
@@ -29,7 +29,14 @@ from blocklist.managers.plan import (
     TransientError,
 )
 from blocklist.managers.stopping import Stopping
-from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, Report, truncate_reasons
+from blocklist.model.listener import (
+    MAX_ENTRIES,
+    ListenerRole,
+    Registration,
+    Report,
+    default_cluster,
+    truncate_reasons,
+)
 from blocklist.model.node import PERMANENT, check_id, is_node_id
 from blocklist.model.reported_node import NodeFacts, ReportedNode, node_ids, report_nodes
 from blocklist.model.time import Backoff
@@ -47,6 +54,8 @@ _SOON: Final = 1.0
 """Seconds until the next reconciliation after one that changed something."""
 _PENDING: Final = 5.0
 """Seconds until the next reconciliation while something is pending."""
+_NOT_HERE: Final = 15.0
+"""Seconds until the next reconciliation while a blocked node is not here: it may join the cluster."""
 _POLL_INTERVAL: Final = 5.0
 """Maximum seconds between two checks whether another session has taken over."""
 
@@ -64,9 +73,15 @@ class ReconcileResult:
         return tuple(step.reason for step in self.plan.steps)
 
 
-def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
-    """Plan and apply once. Raises ManagerError; some steps may have been carried out before it."""
+def reconcile(
+    manager: Manager[P], desired: DesiredState, planned: Callable[[NotInForce], None] = lambda _: None
+) -> ReconcileResult:
+    """Plan and apply once; `planned` is called in between.
+
+    Raises ManagerError; some steps may have been carried out before it.
+    """
     plan = manager.plan(desired)
+    planned(plan.not_in_force)
     return ReconcileResult(plan=plan, not_in_force=plan.not_in_force | manager.apply(plan))
 
 
@@ -89,6 +104,7 @@ class ReconcileLoop(Generic[P]):
         self._next_end = PERMANENT
         self._logged_refusals: frozenset[str] = frozenset()
         self._logged_pending: frozenset[str] = frozenset()
+        self._reported = NotInForce()
         self._nodes: tuple[Sequence[NodeFacts] | None, Sequence[str | ReportedNode] | None] = (None, None)
 
     def wake(self) -> None:
@@ -151,7 +167,7 @@ class ReconcileLoop(Generic[P]):
     def _reconcile_once(self, desired: DesiredState) -> bool:
         """Reconcile and report the result; False if it failed."""
         try:
-            result = reconcile(self._manager, desired)
+            result = reconcile(self._manager, desired, lambda it: self._withdraw(desired, it))
         except TransientError as error:
             self._schedule_retry(str(error))
             return False
@@ -164,12 +180,23 @@ class ReconcileLoop(Generic[P]):
             return False
         self._log_result(result)
         self._session.report(self._report_of(result), acked=desired.revision, history=desired.history)
+        self._reported = result.not_in_force
         self._failures, self._last_failure = 0, ""
         # What was changed has an effect on what the next plan shows, such as containers that have ended.
         soon = bool(result.plan.steps) and result.plan.containers is not None
         delay = _SOON if soon else _PENDING if result.not_in_force.pending else self._interval
+        if result.not_in_force.not_here:
+            delay = min(delay, _NOT_HERE)
         self._next_run = time.monotonic() + min(self._interval, delay)
         return True
+
+    def _withdraw(self, desired: DesiredState, planned: NotInForce) -> None:
+        """Report at once that nodes are here now that were not: to apply their blocks may take a while."""
+        joined = (self._reported.not_here - planned.not_here) & desired.nodes.keys()
+        if joined:
+            pending = {it: f"Node {it} is here now: its block is being applied." for it in joined}
+            self._reported |= NotInForce(pending=pending)
+            self._session.report(_reasons(self._reported))
 
     def _report_of(self, result: ReconcileResult) -> Report:
         plan = result.plan
@@ -191,6 +218,7 @@ class ReconcileLoop(Generic[P]):
             return
         if known is None:
             known = NotInForce(pending=dict.fromkeys(desired.nodes, f"Not known to be in force: {message}"))
+        self._reported = known
         self._session.report(_reasons(known))
         self._schedule_retry(message)
 
@@ -228,7 +256,11 @@ class ReconcileLoop(Generic[P]):
 
 def _reasons(not_in_force: NotInForce) -> Report:
     """What is not in force, as the service takes it."""
-    return Report(refused=truncate_reasons(not_in_force.refused), pending=truncate_reasons(not_in_force.pending))
+    return Report(
+        refused=truncate_reasons(not_in_force.refused),
+        pending=truncate_reasons(not_in_force.pending),
+        not_here=not_in_force.not_here,
+    )
 
 
 def _reportable(states: Mapping[str, str] | None) -> Mapping[str, str] | None:
@@ -287,9 +319,9 @@ def _run_once(args: argparse.Namespace) -> int:
     if args.dry_run:
         plan = manager.plan(desired)
         lines = [step.reason for step in plan.steps] or ["No changes."]
-        return _print(*lines, *_sentences(plan.not_in_force))
+        return _print(*lines, *plan.not_in_force.sentences)
     result = reconcile(manager, desired)
-    return _print(*result.actions, *_sentences(result.not_in_force))
+    return _print(*result.actions, *result.not_in_force.sentences)
 
 
 def _run_until_stopped(args: argparse.Namespace) -> int:
@@ -299,15 +331,22 @@ def _run_until_stopped(args: argparse.Namespace) -> int:
     return 0 if (args.run or _run_loop)(args, stopping) else 1
 
 
+def registration_of(args: argparse.Namespace, listener_id: str) -> Registration:
+    """A new session for each start: a second process with this id takes over from the first."""
+    return Registration(
+        id=listener_id,
+        role=ListenerRole.RESOURCE_MANAGER,
+        session=str(time.time_ns()),
+        min_nodes=args.min_nodes,
+        cluster=args.cluster or default_cluster(args.manager, listener_id),
+    )
+
+
 def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
     """Run until it is stopped (True), or another process has taken over the listener (False)."""
     manager: Manager[Any] = args.make(args)
     name = check_id(args.id or f"{args.manager}-{socket.gethostname()}")
-    # A new session for each start: a second process with this id takes over from the first.
-    registration = Registration(
-        id=name, role=ListenerRole.RESOURCE_MANAGER, session=str(time.time_ns()), min_nodes=args.min_nodes
-    )
-    session = ListenerSession(args.url, registration)
+    session = ListenerSession(args.url, registration_of(args, name))
     loop = ReconcileLoop(manager, session, interval=args.every)
     watch = WatchThread(session.open_watch, loop.wake)
     try:
@@ -323,10 +362,6 @@ def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
             name,
         )
     return stopped
-
-
-def _sentences(not_in_force: NotInForce) -> list[str]:
-    return [*not_in_force.refused.values(), *not_in_force.pending.values()]
 
 
 def _print(*lines: str) -> int:

@@ -26,14 +26,15 @@ from blocklist.managers.plan import (
     ListedNodes,
     ManagerError,
     ManagerPlan,
+    NodeNames,
     NotInForce,
+    absent,
     block_step,
     evacuates,
     format_end,
     free_steps,
     merged_block,
 )
-from blocklist.model.names import HostMatcher, normalize_address
 from blocklist.model.node import BlockedNode
 from blocklist.model.reported_node import NodeFacts, make_label_value
 
@@ -66,14 +67,13 @@ _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\s\[\]@]+@[^\s\[\]]+\]|$)")
 class SlurmNode:
     """A node in Slurm: `states` such as IDLE, DRAIN, DOWN; `reason` is empty if it has none.
 
-    `names` are what its address and its host are called. `cpus` is the number of CPUs that jobs have, None if unknown.
+    `names` are its address and its host's name. `cpus` is the number of CPUs that jobs have, None if unknown.
     """
 
     name: str
     states: frozenset[str]
     reason: str = ""
     cpus: int | None = None
-    address: str | None = None
     names: Sequence[str] = ()
     labels: Sequence[tuple[str, str]] = ()
 
@@ -135,11 +135,12 @@ class SlurmManager:
         self._command = command
         self._timeout = timeout
         self._listed = ListedNodes[SlurmNode]("Slurm")
+        self._names = NodeNames()
 
     def plan(self, desired: DesiredState) -> SlurmPlan:
         nodes = self._read()
         missing = self._listed.not_listed({node.name: node for node in nodes}, time.monotonic())
-        return make_plan(desired.nodes, nodes, missing, self._listed.reason)
+        return make_plan(desired.nodes, nodes, missing, self._listed.reason, self._names)
 
     def apply(self, plan: SlurmPlan) -> NotInForce:
         """What Slurm shows afterwards counts, not that the command has succeeded."""
@@ -200,7 +201,6 @@ def parse_nodes(text: str) -> list[SlurmNode]:
                 states=frozenset(state.rstrip("*~#!%$@^-") for state in found[2].split("+")) | signs,
                 reason=reason[1] if reason else "",
                 cpus=int(cpus) if cpus.isdecimal() else None,
-                address=next(filter(None, map(normalize_address, names)), None),
                 names=names,
                 labels=_labels(_split(values.get("Partitions")), _split(values.get("AvailableFeatures"))),
             )
@@ -227,13 +227,16 @@ def make_plan(
     current: Iterable[SlurmNode],
     missing: Mapping[str, SlurmNode] = _NONE,
     reason_of_missing: Callable[[str], str] = str,
+    names: NodeNames | None = None,
 ) -> SlurmPlan:
-    """The steps from `current` to `blocked`. HostMatcher decides which nodes an id means.
+    """The steps from `current` to `blocked`. `names`, which are updated, decide which nodes an id means.
 
     `missing` are nodes that Slurm has listed before, and does not now, by name.
     """
     nodes = {node.name: node for node in current}
-    matches = _matching_nodes(blocked, [*nodes.values(), *missing.values()])
+    names = names or NodeNames()
+    names.update(node.facts for node in [*nodes.values(), *missing.values()])
+    matches = {node_id: names.meant_by(node_id) for node_id in sorted(blocked)}
     ids = _ids_by_node(matches, nodes)
     merged = {name: merged_block(name, (blocked[node_id] for node_id in its)) for name, its in ids.items()}
     reasons = {name: drain_reason(node) for name, node in sorted(merged.items()) if not nodes[name].out_of_service}
@@ -243,23 +246,24 @@ def make_plan(
         *(block_step(name, merged[name], _step_reason(name, merged[name])) for name in drain),
         *free_steps(undrain),
     ]
-    refused: dict[str, str] = {}
+    refused = {node_id: why for node_id in blocked if (why := names.ambiguity(node_id)) is not None}
+    others = absent("Slurm", [it for it, found in matches.items() if not found and it not in refused], nodes, missing)
     pending: dict[str, str] = {}
-    for node_id, names in matches.items():
-        if unlisted := [name for name in names if name in missing]:
+    for node_id, found in matches.items():
+        if unlisted := [name for name in found if name in missing]:
             pending[node_id] = reason_of_missing(unlisted[0])
-        elif why := _refusal(node_id, names, nodes):
-            refused[node_id] = why
-        elif evacuates(blocked[node_id]) and (busy := [name for name in names if not nodes[name].empty]):
+        elif unavailable := [nodes[name] for name in found if nodes[name].out_of_service]:
+            refused[node_id] = f"Node {unavailable[0].name} is {unavailable[0].state}: left unchanged."
+        elif evacuates(blocked[node_id]) and (busy := [name for name in found if not nodes[name].empty]):
             pending[node_id] = (
                 f"Node {busy[0]} gets no new jobs; Slurm lets running jobs finish ({nodes[busy[0]].text})."
             )
     for name, node in missing.items():
-        if node.drained_by_us and node.drained and not any(name in names for names in matches.values()):
+        if node.drained_by_us and node.drained and not any(name in found for found in matches.values()):
             pending[name] = f"Not known to be free again. {reason_of_missing(name)}"
     return SlurmPlan(
         steps=tuple(steps),
-        not_in_force=NotInForce(refused=refused, pending=pending),
+        not_in_force=others | NotInForce(refused=refused, pending=pending),
         all_nodes=[node.facts for node in [*nodes.values(), *missing.values()]],
         unschedulable={name: node.state for name, node in nodes.items() if node.drifts}
         | dict.fromkeys(missing, "not listed by Slurm now"),
@@ -296,13 +300,6 @@ def drain_reason(node: BlockedNode) -> str:
     return MARK + ", ".join([*words, format_end(node), *([cause] if cause else [])])
 
 
-def _matching_nodes(blocked: Mapping[str, BlockedNode], nodes: Iterable[SlurmNode]) -> dict[str, list[str]]:
-    known = list(nodes)
-    addresses = {node.name.lower(): frozenset({node.address}) for node in known if node.address is not None}
-    matcher = HostMatcher((node.name for node in known), addresses)
-    return {node_id: sorted(matcher.hosts_of(node_id)) for node_id in sorted(blocked)}
-
-
 def _ids_by_node(matches: Mapping[str, Iterable[str]], nodes: Collection[str]) -> dict[str, list[str]]:
     ids: defaultdict[str, list[str]] = defaultdict(list)
     for node_id, names in matches.items():
@@ -314,11 +311,3 @@ def _ids_by_node(matches: Mapping[str, Iterable[str]], nodes: Collection[str]) -
 
 def _step_reason(name: str, node: BlockedNode) -> str:
     return f"Node {name} is blocked {format_end(node)} ({node.cause}): it gets no new jobs."
-
-
-def _refusal(node_id: str, names: Sequence[str], nodes: Mapping[str, SlurmNode]) -> str | None:
-    if not names:
-        return f"Slurm has no node {node_id}."
-    if unavailable := [nodes[name] for name in names if nodes[name].out_of_service]:
-        return f"Node {unavailable[0].name} is {unavailable[0].state}: left unchanged."
-    return None

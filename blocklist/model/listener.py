@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
 from blocklist.model.evidence import Finding
 from blocklist.model.node import TaskCount
-from blocklist.model.reported_node import ReportedNode, node_ids
+from blocklist.model.reported_node import ReportedNode, make_label_value, node_ids
+from blocklist.model.selector import MAX_NAME_LENGTH, check_label_value
 
 MAX_FORMER_SESSIONS: Final = 16
 """Number of former sessions of a listener that stay fenced."""
@@ -42,6 +43,20 @@ class FencedError(BlocklistError):
 def truncate_reasons(reasons: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> dict[str, str]:
     """Truncate a map from node id to reason to what a heartbeat may contain: the first ids, with shortened reasons."""
     return {node_id: reasons[node_id][:MAX_REASON_LENGTH] for node_id in sorted(reasons)[:max_entries]}
+
+
+def check_cluster(name: str) -> str:
+    """The name of a cluster, which is the value of a label. Raises InvalidError."""
+    if not name:
+        raise InvalidError("The name of a cluster is empty.")
+    return check_label_value(name)
+
+
+def default_cluster(kind: str, listener_id: str) -> str:
+    """The name of a cluster that was given none: `yarn-rm1` or `kubernetes`, and `slurm-c1` of the listener `c1`."""
+    has_kind = listener_id == kind or listener_id.startswith(f"{kind}-")
+    name = make_label_value(listener_id if has_kind else f"{kind}-{listener_id}")
+    return name[:MAX_NAME_LENGTH].strip("_.-")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

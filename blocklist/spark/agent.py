@@ -78,6 +78,7 @@ class BlocklistAgent:
         min_nodes: int = 0,
         report_nodes: bool = False,
         pod_affinity: bool = True,
+        cluster: str | None = None,
     ) -> Self:
         """Start the agent, or join it, and return once the first list is in force, at the latest after 10 s.
 
@@ -91,6 +92,8 @@ class BlocklistAgent:
         `min_nodes`: the service refuses blocks that leave the application with fewer usable hosts than this.
         `report_nodes`: report the hosts of the executors with their addresses to the service's inventory of nodes.
         `pod_affinity`: on Kubernetes, keep new executors' pods off blocked nodes; of several starts the first decides.
+        `cluster`: what the service calls the cluster of the application, by default `spark.blocklist.cluster`;
+        without it, the cluster of the nodes where it runs.
 
         Raises ValueError for an invalid URL, `keep_hosts` below 1 or `min_nodes` below 0, and TypeError for a session
         without a driver in this process (Spark Connect). Failures of Spark or of the service raise nothing; see
@@ -112,6 +115,7 @@ class BlocklistAgent:
             "reportNodes": report_nodes,
             "podAffinity": pod_affinity,
             "startWait": START_TIMEOUT,
+            "cluster": cluster or context.getConf().get("spark.blocklist.cluster", "") or "",
             **_credentials(token),
         }
         try:

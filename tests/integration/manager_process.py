@@ -37,6 +37,11 @@ def refused_reason(service: ServiceProcess, node: str) -> str | None:
     return _at_listener(service, node)["refused"]
 
 
+def is_not_here(service: ServiceProcess, node: str) -> bool:
+    """Whether the only listener says that the node is none of its own."""
+    return bool(_at_listener(service, node)["notHere"])
+
+
 def pending_reason(service: ServiceProcess, node: str) -> str:
     """Why the last change of this node is not in force yet at the only listener; empty if it is, or is refused."""
     return _at_listener(service, node)["pendingReason"] or ""

@@ -11,7 +11,7 @@ from blocklist import BlocklistClient
 from blocklist.managers.kubernetes import cordons
 from blocklist.managers.kubernetes.cordons import CordonMirror
 from blocklist.managers.kubernetes.nodes import KubernetesNode, parse_node
-from blocklist.managers.kubernetes.plan import NodeNames
+from blocklist.managers.plan import NodeNames
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.listeners import RM, heartbeat, register

@@ -47,8 +47,8 @@ class SessionRules:
     def acked(self) -> int | None:
         return None if self.listener is None else self.listener.acked
 
-    def register(self, session: str) -> None:
-        requested = Registration(id="app", role=ListenerRole.JOB_MASTER, session=session)
+    def register(self, session: str, cluster: str | None = None) -> None:
+        requested = Registration(id="app", role=ListenerRole.JOB_MASTER, session=session, cluster=cluster)
         self.listener = register(self.listener, requested, now=0, revision=7, empty=False)
 
     def heartbeat(self, body: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def service() -> Iterator[SessionRules]:
 
     class Sessions(Handler):
         def do_PUT(self) -> None:
-            self._answer(lambda body: started.register(body["sessionId"]))
+            self._answer(lambda body: started.register(body["sessionId"], body.get("cluster")))
 
         def do_POST(self) -> None:
             self._answer(started.heartbeat)
@@ -101,7 +101,7 @@ def service() -> Iterator[SessionRules]:
 
 @pytest.fixture(scope="module")
 def program_of_reports(program: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", program, "blocklist.spark.ReportProgram", "new"]
+    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", program, "blocklist.spark.ReportProgram", "new", "yarn-a"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -142,6 +142,8 @@ def test_a_session_that_was_taken_over_reports_again_when_its_successor_has_left
 ) -> None:
     """It never displaces its successor, also not one that the service forgets for a while."""
     service.wait_for("POST", 200)
+    assert service.listener is not None
+    assert service.listener.cluster == "yarn-a"
     service.register("newer")
     wake(reports, "1")
     service.wait_for("PUT", 409)

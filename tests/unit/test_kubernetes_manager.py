@@ -32,14 +32,13 @@ from blocklist.managers.kubernetes.plan import (
     Condition,
     DriftPolicy,
     KubernetesPlan,
-    NodeNames,
     OwnTaint,
     assess,
     author_of,
     is_tainted,
     make_plan,
 )
-from blocklist.managers.plan import DesiredState, ManagerError, NotDone, StepAction
+from blocklist.managers.plan import DesiredState, ManagerError, NodeNames, NotDone, StepAction
 from blocklist.model.claims import Claim, author_claim
 from blocklist.model.reported_node import NodeFacts
 from tests.integration.process import wait_until
@@ -175,7 +174,7 @@ class TestPlan:
             (StepAction.EVACUATE, "Node n2 is blocked without end (disk): it gets no new pods."),
             (StepAction.FREE, "Node n3 is no longer blocked."),
         ]
-        assert plan.not_in_force.refused == {"n9": "Kubernetes has no node n9."}
+        assert (dict(plan.not_in_force.refused), {*plan.not_in_force.not_here}) == ({}, {"n9"})
         assert plan.evacuated == {"n2": ("n2",)}
 
     def test_several_ids_of_one_node_are_one_block(self) -> None:
@@ -530,7 +529,8 @@ class TestOddAnswers:
             manager = KubernetesManager(api.api, cache, OURS, request=lambda: asked.append("again"))
             plan = manager.plan(DesiredState(revision=1, nodes={it: block(it) for it in ("n1", "N2", "n3")}))
             manager.close()
-        assert plan.not_in_force.refused.keys() == ({"N2", "n3"} if deleted else {"n3"})
+        assert not plan.not_in_force.refused
+        assert plan.not_in_force.not_here == ({"N2", "n3"} if deleted else {"n3"})
         assert plan.not_in_force.pending.keys() == (set() if deleted else {"N2"})
         assert [node.id for node in plan.all_nodes or ()] == (["n1"] if deleted else ["n1", "n2"])
         assert plan.unschedulable == ({} if deleted else {"n2": "not listed by Kubernetes now"})

@@ -16,7 +16,8 @@ from blocklist.managers import slurm
 from blocklist.managers.command import CommandOutput
 from blocklist.managers.exec import ExecState
 from blocklist.managers.options import build_parser
-from blocklist.managers.plan import DesiredState, ManagerError, NotInForce, StepAction, format_end
+from blocklist.managers.plan import DesiredState, ManagerError, NotInForce, StepAction, absent, format_end
+from blocklist.managers.reconcile import registration_of
 from blocklist.managers.slurm import SlurmManager, SlurmNode
 from blocklist.model.listener import Report
 from blocklist.model.reported_node import NodeFacts, make_label_value, make_reported_node, report_nodes
@@ -55,7 +56,36 @@ def test_the_help_shows_the_interval_of_each_manager(capsys: pytest.CaptureFixtu
         assert f"while the list does not change (default: {seconds})" in shown
 
 
+def test_a_manager_reports_its_cluster() -> None:
+    for words, cluster in (
+        (["slurm", "--id", "c1"], "slurm-c1"),
+        (["slurm", "--id", "slurm-c1.example"], "slurm-c1.example"),
+        (["slurm", "--id", "c1", "--cluster", "hpc"], "hpc"),
+        (["slurm", "--id", "x" * 80], f"slurm-{'x' * 57}"),
+    ):
+        args = build_parser("blocklist manager", words).parse_args(words)
+        assert registration_of(args, args.id).cluster == cluster
+    with pytest.raises(SystemExit):
+        build_parser("blocklist manager", ["slurm"]).parse_args(["slurm", "--cluster", "two words"])
+
+
+@pytest.mark.parametrize(
+    ("listed", "missing", "here"),
+    [("ab", "", True), ("ab", "c", True), ("a", "b", True), ("ab", "cd", False), ("", "", False), ("", "a", False)],
+)
+def test_only_a_whole_inventory_tells_that_a_node_is_not_here(listed: str, missing: str, here: bool) -> None:
+    found = absent("Slurm", ["n9"], listed, missing)
+    assert ({*found.not_here}, {*found.pending}) == (({"n9"}, set()) if here else (set(), {"n9"}))
+
+
 class TestSlurm:
+    def test_a_name_or_an_address_that_nodes_share_is_not_said_to_be_elsewhere(self) -> None:
+        current = [SlurmNode(name=it, states=IDLE, names=["10.0.0.7", f"host-{it}"]) for it in ("n1", "n2")]
+        plan = slurm.make_plan(by_id(node("10.0.0.7"), node("HOST-n2.a"), node("n3")), current)
+        assert list(plan.drain) == ["n2"]
+        assert "means 2 nodes: n1, n2" in plan.not_in_force.refused["10.0.0.7"]
+        assert plan.not_in_force.not_here == {"n3"}
+
     states = st.sampled_from([IDLE, DRAINED, frozenset({"DOWN"}), frozenset({"ALLOCATED", "DRAIN"})])
     current = st.lists(
         st.builds(
@@ -63,7 +93,7 @@ class TestSlurm:
             name=st.sampled_from(["n1", "n2", "n3", "n4", "m1"]),
             states=states,
             reason=st.sampled_from(["", "broken PSU", "blocklist: without end, old", "Not responding"]),
-            address=st.sampled_from([None, "10.0.0.7"]),
+            names=st.sampled_from([[], ["10.0.0.7"]]),
         ),
         unique_by=lambda node: node.name,
     )
@@ -106,8 +136,8 @@ class TestSlurm:
         assert plan.not_in_force.refused == {
             "n1": "Node n1 is DRAIN+IDLE, not by this manager (broken PSU): left unchanged.",
             "n2": "Node n2 is DOWN, not by this manager (Not responding): left unchanged.",
-            "n4": "Slurm has no node n4.",
         }
+        assert plan.not_in_force.not_here == {"n4"}
         assert not plan.not_in_force.pending
         assert plan.drain == {"n3": "blocklist: evacuate, without end, disk"}
         assert plan.unschedulable == {
@@ -116,7 +146,7 @@ class TestSlurm:
         }
 
     def test_two_ids_of_one_node_are_merged_and_the_last_one_frees_it(self) -> None:
-        current = [SlurmNode(name="n1", states=IDLE, address="10.0.0.7")]
+        current = [SlurmNode(name="n1", states=IDLE, names=["10.0.0.7"])]
         both = by_id(node("N1.example.com", end=2000, cause="disk"), node("10.0.0.7", end=3000, cause="heat"))
         first = slurm.make_plan(both, current)
         assert first.drain == {"n1": "blocklist: until 1970-01-01T00:00:03Z, heat,disk"}
@@ -168,9 +198,7 @@ class TestSlurm:
     def test_a_node_that_slurm_does_not_list_any_more_stays_known_and_its_block_is_pending(self) -> None:
         n1, n2 = SlurmNode(name="n1", states=IDLE), SlurmNode(name="n2", states=IDLE)
         plan = slurm.make_plan(by_id(node("n1"), node("N2"), node("n3")), [n1], {"n2": n2}, "{} is not listed".format)
-        assert plan.not_in_force == NotInForce(
-            refused={"n3": "Slurm has no node n3."}, pending={"N2": "n2 is not listed"}
-        )
+        assert plan.not_in_force == NotInForce(not_here=frozenset({"n3"}), pending={"N2": "n2 is not listed"})
         assert list(plan.drain) == ["n1"]
         assert [each.id for each in plan.all_nodes or ()] == ["n1", "n2"]
         assert plan.unschedulable == {"n2": "not listed by Slurm now"}
@@ -235,7 +263,7 @@ class TestSlurm:
     )
     def test_a_node_line_is_parsed(self, state: str, rest: str, states: set[str], reason: str) -> None:
         (found,) = slurm.parse_nodes(self.LINE.format(state=state, rest=rest) + "\n")
-        assert (found.name, set(found.states), found.address) == ("n1", states, "10.0.0.7")
+        assert (found.name, set(found.states), found.names) == ("n1", states, ["10.0.0.7", "h1"])
         assert found.reason.strip() == reason
 
     def test_the_names_partitions_and_features_of_a_node_are_reported(self) -> None:

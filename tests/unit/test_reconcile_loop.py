@@ -45,12 +45,14 @@ class Session:
     def __init__(self) -> None:
         self.clock = self
         self.reports: list[tuple[Mapping[str, str] | None, int | None]] = []
+        self.not_here: list[set[str]] = []
 
     def now(self) -> int:
         return 1
 
     def report(self, report: Report, acked: int | None = None, history: str | None = None) -> None:
         self.reports.append((report.pending, acked))
+        self.not_here.append({*(report.not_here or ())})
 
 
 class Watch:
@@ -77,6 +79,31 @@ def running(manager: Manager) -> Iterator[Session]:
     finally:
         loop.stop()
         thread.join()
+
+
+def test_that_a_node_is_here_now_is_reported_before_its_block_is_applied() -> None:
+    class Joining(Manager):
+        def plan(self, _: DesiredState) -> ManagerPlan:
+            absent = NotInForce() if self.applied else NotInForce(not_here=frozenset({"n1"}))
+            return ManagerPlan(not_in_force=absent)
+
+    with running(Joining()) as session:
+        wait_until(lambda: len(session.reports) >= 3)
+    assert session.not_here[:3] == [{"n1"}, set(), set()]
+    assert session.reports[:3] == [({}, 7), ({"n1": "Node n1 is here now: its block is being applied."}, None), ({}, 7)]
+
+
+def test_after_a_failure_no_node_is_said_to_be_elsewhere() -> None:
+    class Failing(Manager):
+        def plan(self, _: DesiredState) -> ManagerPlan:
+            if self.applied:
+                raise ManagerError("no answer")
+            return ManagerPlan(not_in_force=NotInForce(not_here=frozenset({"n1"})))
+
+    with running(Failing()) as session:
+        wait_until(lambda: len(session.reports) >= 2)
+    assert session.not_here[:2] == [{"n1"}, set()]
+    assert session.reports[1] == ({"n1": "Not known to be in force: no answer"}, None)
 
 
 def test_a_cluster_is_compared_with_the_list_again_and_again() -> None:

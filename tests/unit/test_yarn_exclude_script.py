@@ -51,10 +51,10 @@ def script(tmp_path: Path) -> ExcludeScript:
     return ExcludeScript(tmp_path)
 
 
-def test_the_file_has_the_names_of_yarn_and_what_yarn_does_not_know_is_refused(script: ExcludeScript) -> None:
+def test_the_file_has_the_names_of_yarn_and_what_yarn_does_not_know_is_not_here(script: ExcludeScript) -> None:
     yarn = SimulatedYarn(["w1.a", "w2.a", "w2.b", "w3.a"])
     done = script.run(yarn, ("W1", MARK), ("w1.A", EVACUATE), ("w2", MARK), ("nosuch", MARK))
-    assert (done.returncode, done.stdout) == (0, '{"refused": {"nosuch": "YARN has no node nosuch."}}\n'), done.stderr
+    assert (done.returncode, done.stdout) == (0, '{"notHere": ["nosuch"]}\n'), done.stderr
     assert script.file.read_text().splitlines()[2:-1] == [
         "<host><name>w1.a</name><timeout>0</timeout></host>",
         "<host><name>w2.a</name><timeout>-1</timeout></host>",
@@ -67,8 +67,8 @@ def test_an_excluded_host_stays_in_the_file_while_yarn_does_not_name_it(script: 
     """After a restart, until its NodeManager registers."""
     script.run(SimulatedYarn(["w1.a"]), ("w1", MARK))
     written = script.file.read_text()
-    done = script.run(SimulatedYarn([]), ("w1", MARK))
-    assert json.loads(done.stdout) == {"refused": {}}
+    done = script.run(SimulatedYarn([]), ("w1", MARK), ("w9", MARK))
+    assert json.loads(done.stdout) == {"pending": {"w9": "YARN lists no nodes at all."}}
     assert script.file.read_text() == written
     script.run(SimulatedYarn([]))
     assert script.file.read_text() == EMPTY

@@ -41,10 +41,10 @@ class Resolver:
 
 
 class TestResolve:
-    def test_unknown_ids_are_refused_and_a_short_name_means_all_its_hosts(self) -> None:
+    def test_unknown_ids_mean_no_host_and_a_short_name_means_all_its_hosts(self) -> None:
         blocks = blocks_of(block("W1"), block("w3"), block("w2.a."), block(ADDRESS), hosts=["w1.a", "w1.b", "w2.a"])
         assert set(blocks.by_host) == {"w1.a", "w1.b", "w2.a"}
-        assert blocks.not_in_force.refused == {"w3": "YARN has no node w3.", ADDRESS: f"YARN has no node {ADDRESS}."}
+        assert blocks.unmatched == {"w3", ADDRESS}
 
     def test_two_ids_of_one_host_are_merged(self) -> None:
         found = blocks_of(block("w1"), block("w1.a", EVACUATE), hosts=["w1.a"])
@@ -100,7 +100,7 @@ class TestUnresolved:
         for _ in range(2):
             blocks = self.plan(names, block(ADDRESS))
             assert blocks.unresolved == [ADDRESS]
-            assert blocks.not_in_force.pending == {
+            assert blocks.pending == {
                 ADDRESS: f"Not known to be in force: the resolver does not answer for address {ADDRESS}."
             }
         resolver.names = ["w1.a"]
@@ -113,14 +113,14 @@ class TestUnresolved:
         self.plan(names)
         blocks = self.plan(names, block(ADDRESS))
         assert not blocks.unresolved
-        assert blocks.not_in_force.pending[ADDRESS].startswith("Not known to be in force")
+        assert blocks.pending[ADDRESS].startswith("Not known to be in force")
 
     def test_an_address_without_a_name_is_no_failure(self) -> None:
         names, resolver = self.names()
         resolver.names = []
         blocks = self.plan(names, block(ADDRESS))
         assert not blocks.unresolved
-        assert blocks.not_in_force.refused == {ADDRESS: f"YARN has no node {ADDRESS}."}
+        assert blocks.unmatched == {ADDRESS}
 
     def test_a_look_up_is_remembered_and_a_stop_ends_one_that_hangs(self) -> None:
         names, resolver = self.names()

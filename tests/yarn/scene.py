@@ -71,6 +71,9 @@ class Scene:
     def wait_refused(self, node: str, words: str) -> None:
         self.wait(lambda: words in (self.listener(node)["refused"] or ""))
 
+    def wait_not_here(self, *nodes: str) -> None:
+        self.wait(lambda: all(self.listener(node)["notHere"] for node in nodes))
+
     def wait_pending(self, node: str, words: str) -> None:
         self.wait(lambda: words in (self.listener(node)["pendingReason"] or ""))
 

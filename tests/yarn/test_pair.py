@@ -70,7 +70,7 @@ def test_the_script_of_the_documentation_keeps_the_exclude_file(
         scene.block(short)
         scene.block("nosuch")
         scene.wait_applied(short)
-        scene.wait_refused("nosuch", "YARN has no node nosuch.")
+        scene.wait_not_here("nosuch")
         assert pair.states() == {**dict.fromkeys(pair.nodes, "RUNNING"), busy: "DECOMMISSIONING"}
         assert pair.rest().node(busy)["numContainers"] == 1
         scene.unblock(short, "nosuch")

@@ -25,7 +25,6 @@ from blocklist.managers.kubernetes.plan import (
     DriftPolicy,
     KubernetesPlan,
     NodeChange,
-    NodeNames,
     OwnTaint,
     assess,
     is_tainted,
@@ -35,6 +34,7 @@ from blocklist.managers.kubernetes.plan import (
 from blocklist.managers.plan import (
     DesiredState,
     ManagerError,
+    NodeNames,
     NotDone,
     NotInForce,
     PlanStep,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -13,19 +13,18 @@ from blocklist.managers.kubernetes.nodes import MANAGER, NO_SCHEDULE, Kubernetes
 from blocklist.managers.plan import (
     DesiredState,
     ManagerPlan,
+    NodeNames,
     NotInForce,
     PlanStep,
     StepAction,
+    absent,
     block_step,
     evacuates,
     format_end,
     merged_block,
 )
 from blocklist.model.claims import ANONYMOUS, Claims
-from blocklist.model.inventory import Inventory
-from blocklist.model.names import ambiguous_message, normalize_name
 from blocklist.model.node import BlockedNode
-from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, report_nodes
 from blocklist.model.time import to_utc
 
 # What a node needs so that it carries the taint and the annotation, or no longer does: a JSON patch. Pure.
@@ -190,49 +189,6 @@ def _test(path: str, value: object) -> Mapping[str, Any]:
     return {"op": "test", "path": path, "value": value}
 
 
-# Which nodes of Kubernetes a node id on the list means: the rules of the service's inventory. Pure.
-
-_SOURCE = NodeSource(SourceKind.MANAGER, "kubernetes")
-
-
-class NodeNames:
-    """The nodes of one cluster under all their names and addresses. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._inventory = Inventory()
-        self._names: dict[str, str] = {}
-        self._facts: Sequence[NodeFacts] = ()
-        self._shared: dict[str, list[str]] = {}
-
-    def update(self, facts: Iterable[NodeFacts]) -> None:
-        """Replace the nodes; costs little if none has changed."""
-        nodes = tuple(facts)
-        if nodes == self._facts:
-            return
-        self._facts = nodes
-        self._names = {normalize_name(node.id): node.id for node in nodes}
-        self._inventory.stage_nodes(_SOURCE, report_nodes(nodes))
-        self._inventory.apply_staged()
-        users: defaultdict[str, list[str]] = defaultdict(list)
-        for node in nodes:
-            for name in set(map(normalize_name, node.names)):
-                users[name].append(node.id)
-        # What several nodes have is not reported, as it tells none of them apart.
-        self._shared = {name: sorted(using) for name, using in users.items() if len(using) > 1}
-
-    def meant_by(self, node_id: str) -> list[str]:
-        """The names of the nodes that an id means: one, none, or all those of which it is the short name."""
-        return sorted(self._names[name] for name in self._inventory.known_as(node_id) if name in self._names)
-
-    def refusal(self, node_id: str) -> str | None:
-        """Why an id means no node; None if it means some."""
-        if self.meant_by(node_id):
-            return None
-        if sharing := self._shared.get(normalize_name(node_id)):
-            return ambiguous_message(node_id, sharing)
-        return f"Kubernetes has no node {node_id}."
-
-
 _CLOCK_MARGIN: Final = 60_000
 """Milliseconds that the clocks of the API server and of the service may differ."""
 MAX_CAUSE: Final = 300
@@ -306,12 +262,10 @@ def make_plan(
     `missing` are nodes that Kubernetes has listed before, and does not now: `names` has them too. `machines` are those
     that were blocked, by the name of the node, as far as this process knows.
     """
-    targets, refused = _targets(desired, names, nodes, machines)
+    targets, refused, unmatched = _targets(desired, names, nodes, machines)
     not_known = _not_known(targets, missing, taint, reason_of_missing)
-    if not nodes:
-        # That may be so, as in a cluster that grows when it has work; it says nothing about a node.
-        not_known = dict.fromkeys(refused, "Not known to be in force: Kubernetes lists no nodes at all.") | not_known
-        refused = {}
+    # That there are no nodes may be so, as in a cluster that grows when it has work; it says nothing about a node.
+    others = absent("Kubernetes", unmatched, nodes, missing)
     changes: list[NodeChange] = []
     steps: list[PlanStep] = []
     drifted: dict[str, str] = {}
@@ -343,7 +297,7 @@ def make_plan(
     replaced = _replaced(targets, nodes)
     return KubernetesPlan(
         steps=tuple(steps),
-        not_in_force=NotInForce(refused=refused, pending=not_known),
+        not_in_force=others | NotInForce(refused=refused, pending=not_known),
         all_nodes=[node.facts for node in [*nodes.values(), *missing.values()]],
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
         unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None}
@@ -442,17 +396,20 @@ def _machine_of(block: BlockedNode, node: KubernetesNode | None, known: Mapping[
 
 def _targets(
     desired: DesiredState, names: NodeNames, nodes: Mapping[str, KubernetesNode], machines: Mapping[str, str]
-) -> tuple[dict[str, _Target], dict[str, str]]:
-    """The nodes to block by name, and for the ids that mean none the reason."""
+) -> tuple[dict[str, _Target], dict[str, str], list[str]]:
+    """The nodes to block by name, the ids that are refused with the reason, and those that mean no node."""
     ids: defaultdict[str, list[str]] = defaultdict(list)
-    refused = {}
+    refused, unmatched = {}, []
     for node_id in sorted(desired.nodes):
-        if (why := names.refusal(node_id)) is not None:
-            refused[node_id] = why
-        for name in names.meant_by(node_id):
+        found = names.meant_by(node_id)
+        for name in found:
             ids[name].append(node_id)
+        if (why := names.ambiguity(node_id)) is not None:
+            refused[node_id] = why
+        elif not found:
+            unmatched.append(node_id)
     targets = {name: _target(desired, name, node_ids, nodes.get(name), machines) for name, node_ids in ids.items()}
-    return targets, refused
+    return targets, refused, unmatched
 
 
 def _target(

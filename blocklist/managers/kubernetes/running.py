@@ -29,11 +29,10 @@ from blocklist.managers.kubernetes.manager import EventRecorder, KubernetesManag
 from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, list_nodes
 from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, OwnTaint
 from blocklist.managers.plan import ManagerError
-from blocklist.managers.reconcile import ReconcileLoop
+from blocklist.managers.reconcile import ReconcileLoop, registration_of
 from blocklist.managers.stopping import Stopping
 from blocklist.model.claims import Claim, Claims
 from blocklist.model.errors import InvalidError
-from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_id
 from blocklist.model.reported_node import make_label_value
 from blocklist.model.selector import check_label_key
@@ -274,11 +273,7 @@ def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stoppin
     """Act until this process is stopped or the lease is lost (True), or another one has taken over (False)."""
     taint, name = own_taint(args), listener_id(args)
     with ExitStack() as stack:
-        # A new session for each start: a second process with this id takes over from the first.
-        registration = Registration(
-            id=name, role=ListenerRole.RESOURCE_MANAGER, session=str(time.time_ns()), min_nodes=args.min_nodes
-        )
-        session = ListenerSession(args.url, registration)
+        session = ListenerSession(args.url, registration_of(args, name))
         stack.callback(session.close)
         client = stack.enter_context(BlocklistClient(args.url))
         requests = _Requests()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from blocklist.managers.plan import NotInForce, merged_block
+from blocklist.managers.plan import merged_block
 from blocklist.managers.stopping import Stopping
 from blocklist.model.names import NameSet, normalize_address, normalize_name
 from blocklist.model.node import BlockedNode
@@ -39,13 +39,14 @@ class UnresolvedError(Exception):
 class Blocks:
     """The blocked hosts: `by_host` has one block for each, `ids` the ids on the list that mean it.
 
-    `not_in_force` has the ids that mean no host of YARN, and those of which that is not known. While there are
+    `unmatched` are the ids that mean no host of YARN, `pending` those of which that is not known. While there are
     `unresolved` addresses no host may be freed: it may be the one that such an address means.
     """
 
     by_host: Mapping[str, BlockedNode] = field(default_factory=dict)
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    not_in_force: NotInForce = field(default_factory=NotInForce)
+    pending: Mapping[str, str] = field(default_factory=dict)
+    unmatched: Collection[str] = ()
     unresolved: Sequence[str] = ()
 
 
@@ -57,7 +58,7 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
     looked_up: dict[str, Collection[str]] = {}
     index = NameSet(hosts, lambda name: looked_up.get(name, ()))
     ids: defaultdict[str, list[str]] = defaultdict(list)
-    refused: dict[str, str] = {}
+    unmatched: set[str] = set()
     pending: dict[str, str] = {}
     unresolved = []
     for node_id in sorted(blocked):
@@ -74,10 +75,9 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
         for host in found:
             ids[host].append(node_id)
         if not found:
-            refused[node_id] = f"YARN has no node {node_id}."
+            unmatched.add(node_id)
     merged = {host: merged_block(host, (blocked[node_id] for node_id in its)) for host, its in ids.items()}
-    not_in_force = NotInForce(refused=refused, pending=pending)
-    return Blocks(by_host=merged, ids=dict(ids), not_in_force=not_in_force, unresolved=unresolved)
+    return Blocks(by_host=merged, ids=dict(ids), pending=pending, unmatched=unmatched, unresolved=unresolved)
 
 
 def withheld_message(hosts: Sequence[str], unresolved: Sequence[str]) -> str:

@@ -12,7 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from blocklist.managers.plan import ManagerPlan, NotInForce, PlanStep, StepAction, block_step, evacuates, format_end
+from blocklist.managers.plan import (
+    ManagerPlan,
+    NotInForce,
+    PlanStep,
+    StepAction,
+    absent,
+    block_step,
+    evacuates,
+    format_end,
+)
 from blocklist.managers.yarn.node_names import Blocks
 from blocklist.model.node import BlockedNode
 
@@ -359,7 +368,7 @@ def make_plan(
     At least `min_nodes` hosts stay in service. `masters` are the applications whose ApplicationMaster runs on a node.
     """
     hosts = state.by_host()
-    changes = _Changes(refused=dict(blocks.not_in_force.refused))
+    changes = _Changes()
     # A label on the host is in force although its NodeManagers are not listed.
     unlisted = {host: blocks.ids.get(host, ()) for host in missing if host not in hosts}
     pending = {node_id: reason_of_missing(host) for host, ids in unlisted.items() for node_id in ids}
@@ -374,7 +383,8 @@ def make_plan(
             _free_host(host, hosts[host], state, marks, changes)
     return LabelPlan(
         steps=tuple(changes.steps),
-        not_in_force=NotInForce(refused=changes.refused, pending={**blocks.not_in_force.pending, **pending}),
+        not_in_force=absent("YARN", blocks.unmatched, hosts, missing)
+        | NotInForce(refused=changes.refused, pending={**blocks.pending, **pending}),
         labels=changes.labels,
         then_labels=changes.then_labels,
         restore=changes.restore,

@@ -9,7 +9,7 @@ import java.util.Timer;
 import java.util.TreeMap;
 
 /*
- * The reports of an application that has no executors, as the session in the argument. A URL in the standard input begins
+ * The reports of an application that has no executors, as the session and in the cluster of the arguments. A URL in the standard input begins
  * reports to the service there, `end` ends them. Any other line wakes them; a number in it is the number of blocks that
  * are refused from now on, at revision 7.
  */
@@ -32,7 +32,7 @@ public final class ReportProgram {
       }
       if (line.startsWith("http")) {
         snapshot = snapshot(-1, 0);
-        loop = started(line, arguments[0]);
+        loop = started(line, arguments[0], arguments[1]);
         continue;
       }
       if (line.length() > 0) snapshot = snapshot(7, Integer.parseInt(line));
@@ -41,9 +41,10 @@ public final class ReportProgram {
     System.exit(0);
   }
 
-  private static ReportLoop started(String url, String session) throws Exception {
+  private static ReportLoop started(String url, String session, String cluster) throws Exception {
     Map<String, String> settings = new HashMap<>();
     settings.put("url", url);
+    settings.put("cluster", cluster);
     final Timer timer = new Timer(true);
     ReportLoop loop = new ReportLoop(new ServiceClient(Settings.of(settings), "test", timer), new ReportSource() {
       public int minNodes() {

@@ -110,6 +110,7 @@ final class ReportLoop extends Loop {
     body.put("role", "\"JOB_MASTER\"");
     body.put("sessionId", Json.text(session));
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
+    if (client.cluster().length() > 0) body.put("cluster", Json.text(client.cluster()));
     known = true;
     ServiceClient.Response<?> response = client.send("PUT", path, Json.object(body), null, 0, null);
     if (response.status == 409) {

@@ -109,6 +109,11 @@ final class ServiceClient {
     trusted = own ? trusting(settings.caFile) : null;
   }
 
+  /** What the service calls the cluster; empty: that of the nodes where the application runs. */
+  String cluster() {
+    return settings.cluster;
+  }
+
   /**
    * Send a request and read the response. {@code body} is JSON or null, {@code etag} the one of the last response or
    * null; the service may delay its response for {@code waitSeconds}. {@code reader} reads the body of a 200; it may

@@ -8,6 +8,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 import org.apache.spark.SparkConf;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -22,7 +23,8 @@ final class Settings {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final String PREFIX = "spark.blocklist.";
   private static final List<String> NAMES = Arrays.asList(
-    "url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait");
+    "url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait", "cluster");
+  private static final Pattern CLUSTER = Pattern.compile("[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?");
   private static final int MAX_TOKEN_BYTES = 8192;
 
   /** URL of the service without a final slash; empty: no agent. */
@@ -37,6 +39,8 @@ final class Settings {
   final boolean reportNodes;
   /** On Kubernetes: keep new executors' pods off blocked nodes by a node affinity. */
   final boolean podAffinity;
+  /** What the service calls the cluster that the application runs on; empty: that of the nodes where it runs. */
+  final String cluster;
   /** Maximum time in milliseconds for which a start waits for the first table. */
   final long startWait;
   private final String tokenFile;
@@ -58,6 +62,7 @@ final class Settings {
     reportEvidence = bool(values, "reportEvidence", false);
     reportNodes = bool(values, "reportNodes", false);
     podAffinity = bool(values, "podAffinity", true);
+    cluster = label(text(values, "cluster").trim());
     startWait = (long) (1000 * seconds(values, "startWait", 2));
   }
 
@@ -109,6 +114,13 @@ final class Settings {
 
   private static String text(Map<String, String> values, String name) {
     return values.getOrDefault(name, "");
+  }
+
+  /** The name, if the service takes it; else none, because a registration that is refused would leave all hosts open. */
+  private static String label(String name) {
+    if (name.length() == 0 || CLUSTER.matcher(name).matches()) return name;
+    warn("cluster", "at most 63 letters, digits, -, _ and . that begin and end with a letter or digit", name, "the cluster of its nodes");
+    return "";
   }
 
   private static boolean bool(Map<String, String> values, String name, boolean absent) {
