@@ -134,6 +134,7 @@ class TestStatus:
         heartbeat(listener_client, "yarn", notHere=["n"])
         body = status(listener_client, "n")
         assert (body["applied"], body["of"], body["state"]) == (0, 0, "not-here")
+        assert listener_client.get("/page/map/states").json()["counts"]["u"] >= 1
         register(listener_client, "job")
         heartbeat(listener_client, "job", ackedRevision=revision, taskManagers={"tm": "n"}, runningTasks={"tm": 0})
         assert status(listener_client, "n")["state"] == "empty", "a job knows the node"

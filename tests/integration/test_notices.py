@@ -125,6 +125,22 @@ def test_what_is_not_known_to_be_empty_is_not_notified_as_evacuated(
         assert client.get("/blocklist/nodes/a/status").json()["state"] == "empty"
 
 
+def test_a_node_that_no_cluster_has_is_not_notified_as_evacuated(begin: Begin, clock: RunningClock) -> None:
+    client, expect = begin()
+    register(client, "yarn", role=RM, leaseSeconds=3600)
+    register(client, "app", leaseSeconds=3600)
+    acked: dict[str, Any] = {"ackedRevision": put(client, "a", action=EVACUATE)}
+    heartbeat(client, "yarn", **acked, notHere=["a"])
+    heartbeat(client, "app", **acked, taskManagers={})
+    notified = ["blocklist: a blocked (with evacuation)"]
+    expect(*notified)
+    clock.advance(6)
+    put(client, "b")
+    expect(*notified, "blocklist: b blocked")
+    heartbeat(client, "yarn", notHere=[])
+    expect(*notified, "blocklist: b blocked", "blocklist: a evacuated: nothing runs there any more")
+
+
 def test_a_refusal_names_the_listener_and_its_reason_once(begin: Begin, target: NoticeReceiver) -> None:
     client, expect = begin()
     register(client, "app-1", leaseSeconds=3600)
