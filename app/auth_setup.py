@@ -19,7 +19,7 @@ from app.net.addresses import is_loopback
 from app.settings import Settings, SettingsError
 from app.store.database import database_exists, has_valid_token
 from app.store.tokens import TokenStore
-from blocklist.model.roles import ServiceAccountRoles
+from blocklist.model.roles import Grants
 
 if TYPE_CHECKING:
     from app.auth.oidc import JwtVerifiers, OidcVerifier
@@ -63,6 +63,7 @@ def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, O
         issuer=issuer,
         audience=settings.oidc_audience,
         roles_claim=settings.oidc_roles_claim,
+        grants=Grants.parse(settings.oidc_roles),
         name_claim=settings.oidc_name_claim,
     )
     return {issuer.rstrip("/"): oidc.OidcVerifier(claims, lambda: oidc.discover_keys(issuer), clock)}
@@ -84,7 +85,7 @@ def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> 
     rules = oidc.ServiceAccountRules(
         issuer=issuer,
         audience=settings.service_account_audience,
-        roles=ServiceAccountRoles.parse(settings.service_account_roles),
+        roles=Grants.of_accounts(settings.service_account_roles),
     )
     return {issuer.rstrip("/"): oidc.make_verifier(rules, own, _api_server_url(os.environ), clock)}
 

@@ -19,7 +19,7 @@ from app.store.database import check_url
 from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import ServiceAccountRoles
+from blocklist.model.roles import Grants
 from blocklist.model.time import DEFAULT_DURATION, exact_duration, parse_duration_or_forever, to_millis
 
 PREFIX: Final = "BLOCKLIST_"
@@ -77,7 +77,9 @@ class Settings(BaseSettings):
     oidc_audience: str = ""
     """Audience that these JWTs must have."""
     oidc_roles_claim: Annotated[str, Field(min_length=1)] = "roles"
-    """Claim of these JWTs with the roles; dots lead into nested objects, whose names may have dots as well."""
+    """Claim of these JWTs with the roles or groups; dots lead into nested objects, and may be in names as well."""
+    oidc_roles: str = ""
+    """Comma-separated roles of groups in that claim: `sre=operator,platform=admin,alerts=operator:alertmanager/*`."""
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "preferred_username"
     """Claim of these JWTs with the author's name; without it, `sub` is used."""
     service_account_audience: str = ""
@@ -289,7 +291,13 @@ class Settings(BaseSettings):
     @field_validator("service_account_roles")
     @classmethod
     def _service_account_roles(cls, text: str) -> str:
-        ServiceAccountRoles.parse(text)
+        Grants.of_accounts(text)
+        return text
+
+    @field_validator("oidc_roles")
+    @classmethod
+    def _oidc_roles(cls, text: str) -> str:
+        Grants.parse(text)
         return text
 
     @field_validator("database_url")

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -21,7 +21,7 @@ from app.auth.credential import KEY_ID_PREFIX, Credential, CredentialCache, Prin
 from app.net.addresses import check_secure_url, is_loopback
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
-from blocklist.model.roles import Role, ServiceAccountRoles
+from blocklist.model.roles import NO_GRANTS, Grant, Grants, Role
 from blocklist.model.text import read_text
 
 log = structlog.get_logger(__name__)
@@ -229,11 +229,12 @@ class JwtRules(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OidcConfig:
-    """The rules of an OpenID Connect issuer: claims of its JWTs have the roles and the name."""
+    """The rules of an OpenID Connect issuer: claims of its JWTs have the name, and roles or groups."""
 
     issuer: str
     audience: str
     roles_claim: str = "roles"
+    grants: Grants = NO_GRANTS
     name_claim: str = "preferred_username"
 
     def principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -247,16 +248,19 @@ class OidcConfig:
                 given=True,
             )
         roles = claim_at(claims, self.roles_claim)
-        role = strongest_role(roles)
-        if role is None:
+        grant = self.grants.of_any(_texts(roles)) if self.grants.rules else _as_grant(strongest_role(roles))
+        if grant is None:
             raise ForbiddenError(self._no_role(roles))
         subject = claims.get("sub")
-        return Principal(name, role, subject if is_name(subject) else None)
+        subject = subject if is_name(subject) else None
+        return Principal(name, grant.role, subject, owners=grant.owners, listeners=grant.listeners)
 
     def _no_role(self, roles: object) -> str:
         needed = f"at least {Role.READER.value} of the roles {', '.join(Role)} is needed"
         if roles is None:
             return f"The JWT has no claim {self.roles_claim} (BLOCKLIST_OIDC_ROLES_CLAIM): {needed}."
+        if isinstance(roles, list | str) and self.grants.rules:
+            return f"The JWT's claim {self.roles_claim} has no group to which BLOCKLIST_OIDC_ROLES gives a role."
         if isinstance(roles, list | str):
             return f"The JWT's claim {self.roles_claim} has none of the service's roles: {needed}."
         return f"The JWT's claim {self.roles_claim} is {_what(roles)}, neither a list nor a text: {needed}."
@@ -382,11 +386,19 @@ def claim_at(claims: object, path: str) -> object:
 
 def strongest_role(roles: object) -> Role | None:
     """The strongest role in a list, or in a string separated by blanks or commas; None if there is none."""
-    if isinstance(roles, str):
-        roles = roles.replace(",", " ").split()
-    if not isinstance(roles, list):
-        return None
-    return max((role for role in Role if role.value in roles), key=lambda role: role.rank, default=None)
+    found = _texts(roles)
+    return max((role for role in Role if role.value in found), key=lambda role: role.rank, default=None)
+
+
+def _texts(values: object) -> Collection[str]:
+    """The texts in a list, or in a text separated by blanks or commas."""
+    if isinstance(values, str):
+        return values.replace(",", " ").split()
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else ()
+
+
+def _as_grant(role: Role | None) -> Grant | None:
+    return None if role is None else Grant(role)
 
 
 # Tokens of Kubernetes ServiceAccounts: JWTs of the API server of the cluster in which the service runs.
@@ -410,20 +422,20 @@ class ServiceAccountRules:
 
     issuer: str
     audience: str
-    roles: ServiceAccountRoles
+    roles: Grants
 
     def principal(self, claims: Mapping[str, Any]) -> Principal:
         subject = str(claims.get("sub", ""))
         namespace, _, name = subject.removeprefix(_SUBJECT).partition(":")
         if not subject.startswith(_SUBJECT) or not name:
             raise UnauthorizedError("The JWT is not that of a ServiceAccount.", given=True)
-        role = self.roles.role_of(namespace, name)
-        if role is None:
+        grant = self.roles.of_account(namespace, name)
+        if grant is None:
             raise ForbiddenError(
                 f"The ServiceAccount {namespace}/{name} has no role: an operator can give it one in"
                 " BLOCKLIST_SERVICE_ACCOUNT_ROLES."
             )
-        return Principal(subject, role, subject)
+        return Principal(subject, grant.role, subject, owners=grant.owners, listeners=grant.listeners)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,9 @@ class Session(Credential):
 
     __slots__ = ("address", "csrf")
 
-    def __init__(self, stored: StoredSession, owners: tuple[str, ...] | None) -> None:
-        super().__init__(
-            Principal(stored.name, stored.role, owners=owners), expires_at=stored.end, id=stored.credential
-        )
+    def __init__(self, stored: StoredSession) -> None:
+        principal = Principal(stored.name, stored.role, owners=stored.owners)
+        super().__init__(principal, expires_at=stored.end, id=stored.credential)
         self.csrf = stored.csrf
         self.address = stored.address
 
@@ -69,6 +68,7 @@ class Sessions:
             address=address,
             name=issued_by.principal.name,
             role=issued_by.principal.role,
+            owners=issued_by.principal.owners,
             credential=issued_by.id,
             end=min(now + LIFETIME_MS, issued_by.expires_at),
             principal=issued_by.principal.id,
@@ -121,8 +121,7 @@ class Sessions:
             credential.invalidate()
 
     def _cache(self, stored: StoredSession) -> Session:
-        token = self._auth.credential_by_id(stored.credential)
-        session = Session(stored, None if token is None else token.principal.owners)
+        token, session = self._auth.credential_by_id(stored.credential), Session(stored)
         self._cached.add(stored.digest, session)
         if token is not None:
             token.streams.add(session)

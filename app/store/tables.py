@@ -214,12 +214,14 @@ sessions = Table(
     Column("address", String(64), nullable=False),
     Column("name", String(253)),
     Column("role", String(16), nullable=False),
+    Column("owners", Text),
     Column("credential", String(16), nullable=False),
     Column("end_ms", BigInteger, nullable=False),
     Column("principal", Text),
     Column("created_ms", BigInteger, nullable=False),
     comment="Sessions of the page. digest: SHA-256 of the cookie; csrf: secret of its forms; address: of the client;"
-    " credential: id of its token, or of the key of its JWT; principal: whose it is, null if unknown.",
+    " credential: id of its token, or of the key of its JWT; principal: whose it is, null if unknown;"
+    " owners: as of a token.",
 )
 
 replicas = Table(

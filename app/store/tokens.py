@@ -35,7 +35,8 @@ class StoredSession:
     """A session of the page. `digest` is the SHA-256 of its cookie in hex; times are in Unix ms.
 
     `csrf` is the secret of its forms, `address` that of the client. The session ends with `credential`, the id of its
-    token, or of the key of its JWT. `principal` is whose session it is; None if unknown.
+    token, or of the key of its JWT. `owners` restrict it as they do its token. `principal` is whose session it is; None
+    if unknown.
     """
 
     digest: str
@@ -43,6 +44,7 @@ class StoredSession:
     address: str
     name: str | None
     role: Role
+    owners: tuple[str, ...] | None
     credential: str
     end: int
     principal: str | None
@@ -139,6 +141,7 @@ def _add_session(connection: Connection, session: StoredSession, limit: int) -> 
         "address": session.address,
         "name": session.name,
         "role": session.role.value,
+        "owners": _dumped(session.owners),
         "credential": session.credential,
         "end_ms": session.end,
         "principal": session.principal,
@@ -170,6 +173,7 @@ def _session(row: Row[Any]) -> StoredSession:
         address=row.address,
         name=row.name,
         role=Role(row.role),
+        owners=_patterns(row.owners, check_owner_pattern),
         credential=row.credential,
         end=row.end_ms,
         principal=row.principal,
@@ -189,8 +193,8 @@ def _row(stored: StoredToken) -> dict[str, object]:
         "end_ms": token.end,
         "revoked_ms": token.revoked_at,
         "used_ms": token.last_used_at,
-        "owners": None if token.owners is None else json.dumps(token.owners),
-        "listeners": None if token.listeners is None else json.dumps(token.listeners),
+        "owners": _dumped(token.owners),
+        "listeners": _dumped(token.listeners),
     }
 
 
@@ -211,6 +215,10 @@ def _token(row: Row[Any]) -> Token:
         owners=_patterns(row.owners, check_owner_pattern),
         listeners=_patterns(row.listeners, check_id_pattern),
     )
+
+
+def _dumped(patterns: tuple[str, ...] | None) -> str | None:
+    return None if patterns is None else json.dumps(patterns)
 
 
 def _patterns(text: str | None, check: Callable[[str], str]) -> tuple[str, ...] | None:

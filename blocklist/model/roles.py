@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from blocklist.model.claims import check_owner_pattern
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT, check_id
 
@@ -85,34 +87,86 @@ def check_token_name(name: str) -> str:
         raise InvalidError("The name of the token is invalid: use 1 to 253 of A-Z a-z 0-9 . _ : -") from None
 
 
-# Roles of Kubernetes ServiceAccounts, as the settings give them. Pure.
+# Roles of the groups of an identity provider, and of Kubernetes ServiceAccounts, as the settings give them. Pure.
 
+_GRANT: Final = re.compile(r"(?P<who>[^,]+)=(?P<role>[a-z]+)(?::(?P<patterns>[^,=]+))?", re.ASCII)
 # Names of namespaces and ServiceAccounts, as Kubernetes restricts them: neither contains `*`, `,`, `=` or `/`.
-_RULE: Final = re.compile(r"(?P<namespace>[a-z0-9-]+)/(?P<name>[a-z0-9.-]+|\*)=(?P<role>[a-z]+)", re.ASCII)
+_ACCOUNT: Final = re.compile(r"[a-z0-9-]+/(?:[a-z0-9.-]+|\*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceAccountRoles:
-    """Which roles ServiceAccounts have: (namespace, name or `*`, role)."""
+class Grant:
+    """A role, and what it is restricted to, as a token is: owners of an operator, ids of a listener; None is all."""
 
-    rules: tuple[tuple[str, str, Role], ...]
+    role: Role
+    patterns: tuple[str, ...] | None = None
+
+    @property
+    def owners(self) -> tuple[str, ...] | None:
+        return self.patterns if self.role is Role.OPERATOR else None
+
+    @property
+    def listeners(self) -> tuple[str, ...] | None:
+        return None if self.role is Role.OPERATOR else self.patterns
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Who has which role, as the settings say."""
+
+    rules: tuple[tuple[str, Grant], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> ServiceAccountRoles:
-        """The rules in `NAMESPACE/NAME=ROLE,…`; the name `*` means every one of the namespace. Raises ValueError."""
-        return cls(tuple(_parse_rule(rule.strip()) for rule in text.split(",") if rule.strip()))
+    def parse(cls, text: str) -> Grants:
+        """The rules in `GROUP=ROLE,…`, a role with what it is restricted to: `alerts=operator:alertmanager/*|night`.
 
-    def role_of(self, namespace: str, name: str) -> Role | None:
-        """The strongest role that a rule gives; None if there is none."""
-        roles = (role for where, who, role in self.rules if where == namespace and who in (name, "*"))
-        return max(roles, key=lambda role: role.rank, default=None)
+        Raises ValueError.
+        """
+        return cls(tuple(_parse_grant(rule.strip()) for rule in text.split(",") if rule.strip()))
+
+    @classmethod
+    def of_accounts(cls, text: str) -> Grants:
+        """The same with `NAMESPACE/NAME` for who; the name `*` means every one of the namespace. Raises ValueError."""
+        try:
+            grants = cls.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; NAME is NAMESPACE/NAME or NAMESPACE/*") from None
+        for who, _ in grants.rules:
+            if _ACCOUNT.fullmatch(who) is None:
+                raise ValueError(f"give NAMESPACE/NAME=ROLE or NAMESPACE/*=ROLE; {who!a} is neither")
+        return grants
+
+    def of_any(self, names: Collection[str]) -> Grant | None:
+        """The strongest role of these, with all to which it is restricted; None if there is none."""
+        found = [grant for who, grant in self.rules if who in names]
+        role = max((grant.role for grant in found), key=lambda role: role.rank, default=None)
+        if role is None:
+            return None
+        patterns = [grant.patterns for grant in found if grant.role is role]
+        restricted = [pattern for each in patterns if each is not None for pattern in each]
+        return Grant(role, None if None in patterns else tuple(dict.fromkeys(restricted)))
+
+    def of_account(self, namespace: str, name: str) -> Grant | None:
+        """The strongest role of a ServiceAccount; None if there is none."""
+        return self.of_any((f"{namespace}/{name}", f"{namespace}/*"))
 
 
-def _parse_rule(text: str) -> tuple[str, str, Role]:
-    match = _RULE.fullmatch(text)
+NO_GRANTS: Final = Grants()
+
+
+def _parse_grant(text: str) -> tuple[str, Grant]:
+    match = _GRANT.fullmatch(text)
     if match is None or match["role"] not in list(Role):
         raise ValueError(
-            f"give comma-separated NAMESPACE/NAME=ROLE or NAMESPACE/*=ROLE, with one of the roles {', '.join(Role)};"
-            f" {text!a} is neither"
+            f"give comma-separated NAME=ROLE, with one of the roles {', '.join(Role)}; {text!a} is something else"
         )
-    return match["namespace"], match["name"], Role(match["role"])
+    role = Role(match["role"])
+    if match["patterns"] is None:
+        return match["who"], Grant(role)
+    if role not in {Role.LISTENER, Role.MANAGER, Role.OPERATOR}:
+        raise ValueError(f"the role {role.value} cannot be restricted, as in {text!a}")
+    check = check_owner_pattern if role is Role.OPERATOR else check_id_pattern
+    try:
+        return match["who"], Grant(role, tuple(map(check, match["patterns"].split("|"))))
+    except InvalidError as error:
+        raise ValueError(f"{text!a}: {error.detail}") from None

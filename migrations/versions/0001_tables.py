@@ -166,6 +166,7 @@ def _create_credentials() -> None:
         sa.Column("address", sa.String(64), nullable=False),
         sa.Column("name", sa.String(253)),
         sa.Column("role", sa.String(16), nullable=False),
+        sa.Column("owners", sa.Text),
         sa.Column("credential", sa.String(16), nullable=False),
         sa.Column("end_ms", sa.BigInteger, nullable=False),
         sa.Column("principal", sa.Text),

@@ -388,3 +388,29 @@ class TestUnlikeIssuers:
 )
 def test_a_claim_is_found_whether_names_have_dots_or_not(claims: object, path: str, found: object) -> None:
     assert claim_at(claims, path) == found
+
+
+def test_groups_have_roles_and_owners(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+    """Also in a session of the page that is made with such a JWT, after a restart."""
+    roles = "sre=operator,alerts=operator:alertmanager/*,etl=listener:etl-*"
+    settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_roles_claim": "groups", "oidc_roles": roles}
+    for restarted in (False, True):
+        with secured_in_process(tmp_path, databases, **settings) as secured:
+            with secured.client(issuer.sign(groups=["x", "sre"])) as sre:
+                sre.put("/blocklist/nodes/n1", json=block(allowMerge=True)).raise_for_status()
+            with secured.client(issuer.sign(groups=["alerts"])) as alerts:
+                assert alerts.put("/blocklist/nodes/n1/claims/alertmanager", json=block()).status_code == 403
+                claim = alerts.put("/blocklist/nodes/n1/claims/alertmanager%2F8", json=block())
+                assert claim.status_code == (200 if restarted else 201)
+                assert "your token may change" in problem_of(alerts.delete("/blocklist/nodes/n1"), 403)["detail"]
+            with secured.client(issuer.sign(groups=["etl"])) as etl:
+                for name, status in {"etl-1": (201, 200), "other": (403, 403)}.items():
+                    answer = etl.put(f"/listeners/{name}", json={"role": "JOB_MASTER", "sessionId": "s1"})
+                    assert answer.status_code == status[restarted]
+            problem = problem_of(get(secured, issuer.sign(groups=["other"], roles="admin")), 403)
+            assert problem["detail"].startswith("The JWT's claim groups has no group to which BLOCKLIST_OIDC_ROLES ")
+            if not restarted:
+                session = log_in(secured, issuer.sign(groups=["alerts"]))
+            with secured.client() as browser:
+                refused = browser.get("/page/block", headers=session)
+                assert (refused.status_code, "alertmanager/*" in refused.text) == (403, True)

@@ -156,7 +156,7 @@ class TestStart:
         [
             ({"service_account_audience": "a"}, "BLOCKLIST_SERVICE_ACCOUNT_ROLES"),
             ({"service_account_roles": "a/b=reader"}, "BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE"),
-            ({"service_account_audience": "a", "service_account_roles": "a=b"}, "NAMESPACE/NAME=ROLE"),
+            ({"service_account_audience": "a", "service_account_roles": "a=b"}, "NAMESPACE/NAME"),
         ],
     )
     def test_an_incomplete_setting_is_refused(self, database_url: str, settings: dict[str, str], words: str) -> None:

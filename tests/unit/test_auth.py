@@ -11,7 +11,7 @@ from app.auth.authenticator import TOKEN_PATTERN, bearer_token, generate_token
 from app.auth.credential import AUTH_DISABLED, Credential
 from app.net.addresses import Networks, check_secure_url, is_loopback
 from blocklist.model.errors import InvalidError
-from blocklist.model.roles import NewToken, Role, ServiceAccountRoles, Token, check_token_name
+from blocklist.model.roles import Grant, Grants, NewToken, Role, Token, check_token_name
 
 
 class TestRoles:
@@ -139,23 +139,42 @@ def test_a_stream_that_cannot_be_closed_leaves_no_other_stream_of_a_revoked_toke
     assert not credential.is_valid(0)
 
 
-class TestServiceAccountRoles:
-    def test_the_strongest_rule_of_the_account_or_its_namespace_applies(self) -> None:
-        roles = ServiceAccountRoles.parse("spark/*=reader, spark/driver=listener,ops/ann=admin,ops/*=operator")
+class TestGrants:
+    def test_the_strongest_rule_of_an_account_or_its_namespace_applies(self) -> None:
+        grants = Grants.of_accounts("spark/*=reader, spark/driver=listener,ops/ann=admin,ops/*=operator")
         found = [
-            roles.role_of(*account.split("/"))
+            grants.of_account(*account.split("/"))
             for account in ("spark/driver", "spark/x", "ops/ann", "ops/bob", "spar/driver", "spark-2/driver")
         ]
-        assert found == [Role.LISTENER, Role.READER, Role.ADMIN, Role.OPERATOR, None, None]
+        roles = [None if grant is None else grant.role for grant in found]
+        assert roles == [Role.LISTENER, Role.READER, Role.ADMIN, Role.OPERATOR, None, None]
 
     @pytest.mark.parametrize(
         "text",
         ["spark", "spark/*", "*/*=reader", "*/driver=reader", "spark/d*=reader", "spark/driver=root", "a/b/c=reader",
          "Spark/driver=reader", "spark/driver:listener", "system:serviceaccount:spark:driver=listener", "/x=reader"],
     )  # fmt: skip
-    def test_other_rules_are_refused(self, text: str) -> None:
-        with pytest.raises(ValueError, match="NAMESPACE/NAME=ROLE"):
-            ServiceAccountRoles.parse(text)
+    def test_other_rules_of_accounts_are_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match="NAME=ROLE"):
+            Grants.of_accounts(text)
+
+    def test_groups_have_roles_with_owners_and_ids(self) -> None:
+        text = "sre=operator, /platform/on call=admin,alerts=operator:alertmanager/*|night,etl=listener:etl-*"
+        grants = Grants.parse(text)
+        assert grants.of_any(["sre"]) == Grant(Role.OPERATOR)
+        assert grants.of_any(["x", "/platform/on call", "sre"]) == Grant(Role.ADMIN)
+        alerts, etl = grants.of_any(["alerts"]), grants.of_any(["etl"])
+        assert (alerts and alerts.owners, alerts and alerts.listeners) == (("alertmanager/*", "night"), None)
+        assert (etl and etl.owners, etl and etl.listeners) == (None, ("etl-*",))
+        assert grants.of_any(["sre", "alerts"]) == Grant(Role.OPERATOR), "one that is not restricted is not"
+        assert grants.of_any(["other"]) is None
+
+    @pytest.mark.parametrize(
+        "text", ["sre", "sre=root", "=reader", "sre=admin:x", "sre=reader:x", "sre=operator:", "e=listener:a b"]
+    )
+    def test_other_rules_of_groups_are_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"sre|reader|listener"):
+            Grants.parse(text)
 
 
 @pytest.mark.parametrize(
