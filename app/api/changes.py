@@ -104,7 +104,7 @@ async def get_changes(
     limit: Annotated[Limit, Query(description="Maximum number of changes in a page.")] = 100,
     last: Annotated[
         Literal["true", "false"],
-        Query(description="`true`: the last `limit` changes that match, instead of the first ones after `since`."),
+        Query(description="`true`: of these the last `limit`, instead of the first; always one page of JSON."),
     ] = "false",
 ) -> Response:
     """The changes after a revision, in order. 410 if they have been compacted."""
@@ -112,11 +112,10 @@ async def get_changes(
     revision = service.view.tracker.revision
     ndjson = _accepts_ndjson(request.headers.getlist("accept"))
     if last == "true":
-        if since or ndjson:
-            raise InvalidError("last: it is one page of JSON, without since.")
         # One that is committed but not yet published is left out, as below.
         found = await service.store.latest_changes(limit, change_filter, before=revision + 1)
-        return JsonResponse(request, dump_json(_page(found[::-1], limit, revision)), revision=revision)
+        later = [change for change in reversed(found) if change.revision > since]
+        return JsonResponse(request, dump_json(_page(later, limit, revision)), revision=revision)
     page = await service.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
     if since < page.compacted:
         raise CompactedError(

@@ -63,6 +63,14 @@ class TestPages:
         start = current_list(client)[0] - 100
         assert (len(page(client, since=start)["changes"]), page(client, since=start)["next"]) == (100, None)
 
+    def test_the_last_changes_are_a_page_in_order(self, client: httpx.Client) -> None:
+        now = current_list(client)[0]
+        assert [it["revision"] for it in page(client, last="true", limit=3)["changes"]] == [now - 2, now - 1, now]
+        last = client.get("/blocklist/changes?last=true&limit=3", headers={"Accept": "application/x-ndjson"}).json()
+        assert (len(last["changes"]), last["next"]) == (3, None)
+        assert [it["revision"] for it in page(client, last="true", since=now - 1)["changes"]] == [now]
+        assert page(client, last="true", createdBy="nobody")["changes"] == []
+
     def test_at_the_current_revision_the_page_is_empty(self, client: httpx.Client) -> None:
         revision = current_list(client)[0]
         assert page(client, since=revision) == {"changes": [], "revision": revision, "next": None}
