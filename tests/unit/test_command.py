@@ -13,6 +13,7 @@ from blocklist.cli import environment, messages, options, output
 from blocklist.cli.block import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.drain import Hold, occupancy_of
 from blocklist.cli.output import Table
+from blocklist.client.answers import AppliedCount
 from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
@@ -405,3 +406,31 @@ def test_a_node_that_only_a_manager_has_is_drained_once_it_reports_that_nothing_
     if "pending_reason" in state:
         assert found.holding["slurm"].hold is Hold.PENDING
         assert "1 pod is ending" in found.holding["slurm"].text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (AppliedCount(2, 2, ()), AppliedCount(2, 2, ()), AppliedCount(2, 2, ())),
+        (AppliedCount(1, 2, ("a",)), AppliedCount(1, 2, ("b",)), AppliedCount(0, 2, ("a", "b"))),
+        (AppliedCount(1, 3, ("a",), ("b",)), AppliedCount(3, 3, ()), AppliedCount(1, 3, ("a",), ("b",))),
+        # Each of two managers has one of the nodes.
+        (AppliedCount(2, 2, (), not_here=("k",)), AppliedCount(2, 2, (), not_here=("y",)), AppliedCount(3, 3, ())),
+        (
+            AppliedCount(2, 2, (), not_here=("k",)),
+            AppliedCount(1, 2, ("k",), not_here=("y",)),
+            AppliedCount(2, 3, ("k",)),
+        ),
+        (
+            AppliedCount(1, 1, (), not_here=("k",)),
+            AppliedCount(0, 1, ("a",), not_here=("k",)),
+            AppliedCount(0, 1, ("a",), not_here=("k",)),
+        ),
+        (AppliedCount(0, 2, (), superseded=("n",)), AppliedCount(2, 2, ()), AppliedCount(0, 2, (), superseded=("n",))),
+    ],
+)
+def test_a_listener_counts_if_it_has_applied_what_is_for_it_of_two_changes(
+    one: AppliedCount, other: AppliedCount, both: AppliedCount
+) -> None:
+    assert one.and_also(other) == both
+    assert replace(other.and_also(one), missing=()) == replace(both, missing=())
