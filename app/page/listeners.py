@@ -203,6 +203,8 @@ def unknown_facts(entry: ListenerEntry, hosts: HostsPage | None, *, live: bool) 
         facts.append("Whether any block is in force there: it has not acknowledged the list yet.")
     if report.task_managers is None and not is_manager:
         facts.append("Where its tasks run: it has not reported its TaskManagers.")
+    if entry.has_unplaced_tasks:
+        facts.append("Where all its tasks run: it does not report the nodes of some of their TaskManagers.")
     if hosts is not None and (unreported := hosts.tasks.unreported):
         total = hosts.task_managers
         which = "its only TaskManager" if total == 1 else f"{unreported:,} of its {total:,} TaskManagers"

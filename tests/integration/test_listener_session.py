@@ -288,9 +288,11 @@ def test_what_is_refused_is_sent_with_the_acknowledgement_also_if_the_rest_is_re
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     registrar.prepared["POST"] = [REFUSED]
-    listener_session.report(Report(task_managers={"?": "n1"}, refused={"n2": "no slots"}), acked=3)
+    not_in_force = Report(refused={"n2": "no slots"}, not_here=frozenset({"n4", "n3"}))
+    listener_session.report(Report(task_managers={"?": "n1"}).over(not_in_force), acked=3)
     wait_until(lambda: len(registrar.heartbeats()) > 2)
-    assert registrar.heartbeats()[2] == {"ackedRevision": 3, "refused": {"n2": "no slots"}}
+    sent = {"ackedRevision": 3, "refused": {"n2": "no slots"}, "notHere": ["n3", "n4"]}
+    assert registrar.heartbeats()[2] == sent
 
 
 def test_what_may_not_be_true_any_more_is_not_sent_until_the_next_report(registrar: Registrar) -> None:

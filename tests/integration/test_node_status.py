@@ -169,6 +169,8 @@ class TestStatus:
         heartbeat(listener_client, "job", ackedRevision=revision, taskManagers={}, runningTasks=running)
         assert status(listener_client, "n")["state"] == state
         assert of_listener(listener_client, "n", "job")["reportsTaskManagers"] is (state == "empty")
+        page = listener_client.get("/page/listeners/job").text
+        assert ("Where all its tasks run" in page) is (state == "unknown")
         heartbeat(listener_client, "job", taskManagers={"tm": "m"})
         assert status(listener_client, "n")["state"] == "empty"
 
