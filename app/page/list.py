@@ -22,6 +22,7 @@ from app.requests import EXAMPLE_BODY
 from app.service import Service, service_of
 from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import ACTION_BY_NAME, BlockedNode, TaskCount
+from blocklist.model.reported_node import CLUSTER_LABEL
 from blocklist.model.tracker import claims_on, find_blocked
 
 PAGE_SIZE: Final = 100
@@ -70,6 +71,7 @@ class ListRow:
     """A blocked node; `applied` of `listeners` have its last change, `tasks` run there."""
 
     node: BlockedNode
+    cluster: str | None
     created_by: str | None
     tasks: TaskCount
     applied: int
@@ -190,6 +192,7 @@ def _row(
     refused, not_here = (sum(own >= revision for own in revisions) for revisions in not_in_force)
     return ListRow(
         node=node,
+        cluster=service.inventory.labels_of(node.id).get(CLUSTER_LABEL),
         created_by=last_changes.created_by(node.id),
         tasks=service.directory.tasks_on(node.id, silent=silent),
         applied=len(acked) - bisect_left(acked, revision) - refused - not_here,

@@ -102,6 +102,8 @@ class TestNodes:
         found = {each["id"]: each for each in cluster.get("/nodes?selector=cluster=k8s-a").json()["nodes"]}
         assert found["worker-7"]["labels"] == {"cluster": "k8s-a", "rack": "r12"}
         assert found["worker-8"]["labels"] == {"cluster": "k8s-a"}
+        cluster.put("/blocklist/nodes/worker-8", json=block())
+        assert '<span class="dim">k8s-a</span>' in cluster.get("/").text
         assert (found["worker-7"]["clusters"], found["worker-7"]["clusterConflict"]) == (["k8s-a"], False)
         assert get_listener(cluster, "jm")["cluster"] == "k8s-a", "that of the node where it runs"
         register(cluster, "jm", cluster="spark-1")

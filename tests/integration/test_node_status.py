@@ -135,6 +135,7 @@ class TestStatus:
         body = status(listener_client, "n")
         assert (body["applied"], body["of"], body["state"]) == (0, 0, "not-here")
         assert listener_client.get("/page/map/states").json()["counts"]["u"] >= 1
+        assert "No cluster has the node." in listener_client.get("/").text
         register(listener_client, "job")
         heartbeat(listener_client, "job", ackedRevision=revision, taskManagers={"tm": "n"}, runningTasks={"tm": 0})
         assert status(listener_client, "n")["state"] == "empty", "a job knows the node"
