@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-from contextlib import suppress
 
 EXIT_FAULT, EXIT_INTERRUPTED = 3, 130
 """A fault has the exit code of a service that does not answer: neither 0 nor 1, which are answers of `is-blocked`."""
@@ -44,15 +43,9 @@ def run_command() -> int:
 
 def _report_fault(error: Exception) -> int:
     """Name an error that nothing has foreseen, and its place in the code; nothing is imported that may be at fault."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    where = "" if place is None else f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
-    what = f"{type(error).__name__}: {str(error).encode('unicode_escape').decode()[:300]}{where}"
-    # If stderr cannot be written either, the exit code is all that is left.
-    with suppress(Exception):
-        sys.stderr.write(f"Error: this command has failed by a fault of its own. Please report it: {what}\n")
-        sys.stderr.flush()
+    from blocklist.model.text import report_fault  # noqa: PLC0415
+
+    report_fault(error, "this command")
     return EXIT_FAULT
 
 

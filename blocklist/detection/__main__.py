@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+
+from blocklist.model.text import escape_unprintable, exit_on_signals, prepare_streams, report_fault
+
+if __name__ == "__main__":
+    # SIGINT is an exception, so that Spark's files are removed.
+    exit_on_signals(signal.SIGTERM)
 
 from pyspark.errors import PySparkException
 
@@ -45,7 +52,6 @@ from blocklist.detection.session import (
     warn,
 )
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
-from blocklist.model.text import escape_unprintable, prepare_streams
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,6 +60,14 @@ def main(argv: list[str] | None = None) -> int:
     A path from which nothing is read because of an error is a failure, too; the others are analysed.
     """
     prepare_streams()
+    try:
+        return _main(argv)
+    except Exception as error:
+        report_fault(error, "detection")
+        return 1
+
+
+def _main(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     is_backtest = arguments[:1] == ["backtest"]
     command = backtest.parser() if is_backtest else parser()

@@ -14,12 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blocklist.model.text import exit_on_signals, prepare_streams, report_fault
+
+if __name__ == "__main__":
+    exit_on_signals()
+
 from blocklist.client import DEFAULT_URL
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import check_cluster, default_cluster
 from blocklist.model.node import check_id
-from blocklist.model.text import prepare_streams
 
 if TYPE_CHECKING:
     from blocklist.client.session import ListenerSession
@@ -31,6 +35,14 @@ log = logging.getLogger("blocklist.flink")
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 stopped by a signal; 1 another process has taken over, or py4j is missing; 2 usage error."""
     prepare_streams()
+    try:
+        return _main(argv)
+    except Exception as error:
+        report_fault(error, "the bridge")
+        return 1
+
+
+def _main(argv: list[str] | None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

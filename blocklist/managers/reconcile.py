@@ -25,6 +25,7 @@ from blocklist.managers.plan import (
     ManagerPlan,
     NotInForce,
     P,
+    PlanStep,
     Stoppable,
     TransientError,
 )
@@ -99,6 +100,8 @@ class ReconcileLoop(Generic[P]):
         self._interval = interval
         self._wake, self._stopping, self._requested = threading.Event(), threading.Event(), threading.Event()
         self._failures, self._last_failure = 0, ""
+        self._steps: Sequence[PlanStep] = ()
+        self._repeats = 0
         self._reconciled = False
         self._next_run = 0.0
         self._next_end = PERMANENT
@@ -184,7 +187,11 @@ class ReconcileLoop(Generic[P]):
         self._failures, self._last_failure = 0, ""
         # What was changed has an effect on what the next plan shows, such as containers that have ended.
         soon = bool(result.plan.steps) and result.plan.containers is not None
-        delay = _SOON if soon else _PENDING if result.not_in_force.pending else self._interval
+        # What was done without effect must not be done each second, as a busy cluster manager would never recover.
+        self._repeats = self._repeats + 1 if soon and result.plan.steps == self._steps else 0
+        self._steps = result.plan.steps
+        again = max(_SOON, _BACKOFF.delay(self._repeats, random.random())) if self._repeats else _SOON  # noqa: S311
+        delay = again if soon else _PENDING if result.not_in_force.pending else self._interval
         if result.not_in_force.not_here:
             delay = min(delay, _NOT_HERE)
         self._next_run = time.monotonic() + min(self._interval, delay)

@@ -1,12 +1,17 @@
-"""Text of files and standard streams, whatever the editor that wrote it and the locale of the process."""
+"""Text of files and standard streams, whatever the editor that wrote it and the locale of the process.
+
+Light to import: a program handles signals and reports its own faults with it before anything else is there.
+"""
 
 from __future__ import annotations
 
 import codecs
 import io
 import os
+import signal
 import sys
 import unicodedata
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +69,29 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def exit_on_signals(*numbers: int) -> None:
+    """End the process at these signals, by default SIGTERM and SIGINT, until the program handles them itself.
+
+    The exit code is 128 plus the signal's number. Without a handler, process 1 of a container ignores signals, and
+    imports may take a second.
+    """
+    for number in numbers or (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: os._exit(128 + received))
+
+
+def report_fault(error: Exception, program: str) -> None:
+    """Write a sentence to stderr for an error that nothing has foreseen, with its place in the code."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = "" if place is None else f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
+    what = f"{type(error).__name__}: {str(error).encode('unicode_escape').decode()[:300]}{where}"
+    # If stderr cannot be written either, the exit code is all that is left.
+    with suppress(Exception):
+        sys.stderr.write(f"Error: {program} has failed by a fault of its own. Please report it: {what}\n")
+        sys.stderr.flush()
 
 
 def _open(descriptor: int, flags: int, mode: str) -> Any:

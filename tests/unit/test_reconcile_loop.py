@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
+import pytest
+
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
-from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, NotInForce
+from blocklist.managers import reconcile
+from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, NotInForce, PlanStep, StepAction
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot
 from blocklist.model.listener import Report
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.time import Backoff
 from blocklist.model.tracker import BlocklistTracker
 from tests.integration.process import wait_until
 
@@ -69,9 +74,9 @@ class Watch:
 
 
 @contextmanager
-def running(manager: Manager) -> Iterator[Session]:
+def running(manager: Manager, interval: float = 0.01) -> Iterator[Session]:
     session = Session()
-    loop = ReconcileLoop(manager, cast("ListenerSession", session), interval=0.01)
+    loop = ReconcileLoop(manager, cast("ListenerSession", session), interval=interval)
     thread = threading.Thread(target=loop.run, args=[cast("WatchThread", Watch())])
     thread.start()
     try:
@@ -104,6 +109,20 @@ def test_after_a_failure_no_node_is_said_to_be_elsewhere() -> None:
         wait_until(lambda: len(session.reports) >= 2)
     assert session.not_here[:2] == [{"n1"}, set()]
     assert session.reports[1] == ({"n1": "Not known to be in force: no answer"}, None)
+
+
+def test_what_is_done_without_effect_is_not_done_again_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unchanged(Manager):
+        def plan(self, _: DesiredState) -> ManagerPlan:
+            step = PlanStep(action=StepAction.BLOCK, name="n1", reason="Node n1 is blocked.")
+            return ManagerPlan(steps=(step,), containers={})
+
+    monkeypatch.setattr(reconcile, "_SOON", 0.01)
+    monkeypatch.setattr(reconcile, "_BACKOFF", Backoff(initial=0.2, cap=60.0, floor=0.2))
+    manager = Unchanged()
+    with running(manager, interval=60):
+        time.sleep(1.5)
+    assert 2 <= manager.applied <= 6
 
 
 def test_a_cluster_is_compared_with_the_list_again_and_again() -> None:

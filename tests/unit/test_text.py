@@ -5,7 +5,11 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -65,3 +69,41 @@ def test_what_the_locale_lacks_is_written_as_an_escape(monkeypatch: pytest.Monke
     prepare_streams()
     out.write("Köln €\n")
     assert written(out) == rb"K\xf6ln \u20ac" + b"\n"
+
+
+def broken(*_: object, **__: object) -> object:
+    raise OverflowError("too \x1b large")
+
+
+PROGRAMS = [
+    pytest.param("managers", "blocklist.managers.options.build_parser", "httpx", id="managers"),
+    pytest.param("flink", "blocklist.flink.__main__.build_parser", "httpx", id="flink"),
+    pytest.param("detection", "blocklist.detection.__main__.parser", "pyspark", id="detection"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "package"), PROGRAMS)
+def test_an_error_that_nothing_has_foreseen_is_one_sentence_and_a_failure(
+    name: str, place: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = import_module(f"blocklist.{name}.__main__")
+    monkeypatch.setattr(place, broken)
+    assert program.main([]) == 1
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "has failed by a fault of its own. Please report it: OverflowError: too \\x1b large at " in sentence, package
+
+
+@pytest.mark.parametrize(("name", "place", "package"), PROGRAMS)
+def test_a_signal_ends_a_program_that_is_still_importing(name: str, place: str, package: str, tmp_path: Path) -> None:
+    """With a handler: process 1 of a container ignores others."""
+    (tmp_path / f"{package}.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "flink-dist.jar").touch()
+    (tmp_path / "config.yaml").touch()
+    options = {"managers": ["kubernetes"], "flink": ["--conf-dir", str(tmp_path), "--lib", str(tmp_path)]}
+    command = [sys.executable, "-m", f"blocklist.{name}", *options.get(name, [])]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n", place
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
