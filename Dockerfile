@@ -37,6 +37,10 @@ COPY --from=jar /srv/blocklist/spark/blocklist-spark.jar blocklist/spark/
 RUN chmod -R a+rX blocklist
 
 FROM pyspark AS spark
+# For the checks of the compose file: whether a URL answers.
+RUN printf '#!/usr/bin/env python3\nimport sys, urllib.request\nurllib.request.urlopen(sys.argv[1], timeout=5)\n' \
+        > /usr/local/bin/answers \
+    && chmod 755 /usr/local/bin/answers
 COPY --from=agent /srv/blocklist /srv/blocklist
 # Spark keeps the folders of applications there; without it, in the folder where it is installed.
 ENV PYTHONPATH=/srv \
