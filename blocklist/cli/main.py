@@ -41,7 +41,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "block.extend",
             "Extend blocks: they end a DURATION from now, or at a time; without --replace, never earlier than before.",
         ),
-        "unblock": ("block.unblock", "Unblock nodes before their end, one after the other."),
+        "unblock": ("unblock.unblock", "Unblock nodes before their end, one after the other."),
         "list": ("read.list_", "Show the blocked nodes."),
         "get": ("read.get", "Show one blocked node."),
         "is-blocked": ("read.is_blocked", "Exit code 0 if the node is blocked, 1 if not."),

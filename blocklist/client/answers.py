@@ -22,6 +22,7 @@ from blocklist.model.errors import (
     InvalidError,
     LimitError,
     NotFoundError,
+    PreconditionFailedError,
     UnauthorizedError,
     UnavailableError,
     UnknownNodeError,
@@ -182,6 +183,11 @@ class ApiResponse:
         return str(self.response.headers.get("Blocklist-History", ""))
 
     @property
+    def etag(self) -> str:
+        """Without the sign of a weak one: a proxy may have added that."""
+        return str(self.response.headers.get("ETag", "")).removeprefix("W/")
+
+    @property
     def applied(self) -> AppliedCount | None:
         """How many listeners have applied the change; None if the request did not wait."""
         headers = self.response.headers
@@ -278,6 +284,8 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
             return NotFoundError(detail, lines)
         case 409:
             return _conflict_of_type(problem, detail, lines)
+        case 412:
+            return PreconditionFailedError(detail, lines)
         case 410:
             oldest = problem.get("oldest")
             return CompactedError(detail, oldest if isinstance(oldest, int) else 0)

@@ -217,9 +217,13 @@ class BlocklistClient:
 
         Raises NotFoundError if it is not blocked.
         """
+        return self.claims_with_etag(node_id)[0]
+
+    def claims_with_etag(self, node_id: str) -> tuple[list[Claim], str]:
+        """As claims, with the ETag of them: a change with it as `if_match` is refused if they have changed."""
         response = self._request("GET", f"{node_path(node_id)}/claims")
         body = parse_body(NodeClaims, response.object())
-        return [claim.value(body.id) for claim in body.claims]
+        return [claim.value(body.id) for claim in body.claims], response.etag
 
     def known_node(self, node_id: str) -> KnownNodeBody:
         """What anybody reports about a node, blocked or not, under any of its names and addresses.
@@ -355,15 +359,23 @@ class BlocklistClient:
         node_id: str,
         *,
         only_own: bool = False,
+        if_match: str | None = None,
         wait: int | None = None,
         applied_by: AppliedBy = ALL_LISTENERS,
     ) -> UnblockResult:
         """As unblock, and return the name under which the node was blocked: `node_id`, if a proxy has removed it.
 
-        With `only_own` only the caller's claim is removed. Raises NotFoundError if the caller has none.
+        With `only_own` only the caller's claim is removed. Raises NotFoundError if the caller has none, and with
+        `if_match` PreconditionFailedError if the claims are not those of this ETag.
         """
-        params = _own_params(only_own)
-        response = self._request("DELETE", node_path(node_id), params=params, wait=wait, applied_by=applied_by)
+        response = self._request(
+            "DELETE",
+            node_path(node_id),
+            params=_own_params(only_own),
+            if_match=if_match,
+            wait=wait,
+            applied_by=applied_by,
+        )
         if not only_own:
             return UnblockResult(id=response.node_id or node_id, applied=response.applied)
         body = parse_body(RemovedClaimBody, response.object())
@@ -591,9 +603,11 @@ class BlocklistClient:
         json: Json | None = None,
         wait: int | None = None,
         applied_by: AppliedBy = ALL_LISTENERS,
+        if_match: str | None = None,
     ) -> ApiResponse:
         others = "" if applied_by == ALL_LISTENERS else f", applied-by={applied_by}"
         headers = {} if wait is None else {"Prefer": f"wait={wait}{others}"}
+        headers |= {} if not if_match else {"If-Match": if_match}
         timeouts = httpx.Timeout(self._timeout, read=self._timeout + (wait or 0))
         try:
             with self._http.stream(

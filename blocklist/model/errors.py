@@ -64,6 +64,10 @@ class DismissedError(BlocklistError):
     """What a claim rests on was observed before somebody dismissed its owner on the node; nothing was changed."""
 
 
+class PreconditionFailedError(BlocklistError):
+    """The node or claim is not as `If-Match` or `If-None-Match` requires; nothing was changed."""
+
+
 class CompactedError(BlocklistError):
     """The requested changes are no longer in the log; `oldest` is the first revision that is."""
 

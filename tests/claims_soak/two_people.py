@@ -14,10 +14,13 @@ from pathlib import Path
 from random import Random
 from subprocess import CompletedProcess
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import httpx
 
 from app.store.database import migrate
+from blocklist.cli.limited_client import LimitedClient
+from blocklist.client.answers import ApiResponse
 from blocklist.model.roles import Role
 from tests.integration.command import Command, install
 from tests.integration.databases import SqliteFiles
@@ -31,6 +34,8 @@ _OTHERS: Final = 9
 """Nodes that are never blocked: at most half of all may be."""
 _FINGERPRINTS: Final = ("00000000000000a1", "00000000000000b2")
 _DURATIONS: Final = ("90s", "10m", "1h", "5h", "forever")
+_INTERRUPTED: Final = 0.0
+"""How often somebody else changes a node while a command runs."""
 _MAX_IDLE: Final = 1200
 """Seconds of the service's time between two verbs."""
 
@@ -56,6 +61,8 @@ class TwoPeople:
     def __init__(self, secured: SecuredInProcess, binaries: Path, seed: str) -> None:
         tokens = {name: secured.make_token(Role.OPERATOR, name)["token"] for name in (*PEOPLE, "alerts")}
         self._secured = secured
+        self._tokens = tokens
+        self._before: dict[ClaimKey, Mapping[str, Any]] = {}
         self._random = Random(seed)
         self._people = {name: Command(binaries, secured.url, token=tokens[name]) for name in PEOPLE}
         # Without connections, which time closes.
@@ -77,7 +84,8 @@ class TwoPeople:
     def step(self) -> Iterator[str]:
         """One verb, and what was wrong with it."""
         self._secured.clock.advance(self._random.randrange(_MAX_IDLE) if self._random.random() < 0.3 else 0)
-        verb, before = self._verb(), self._claims()
+        verb = self._verb()
+        before = self._before = self._claims()
         said = self._alert() if verb.actor == ALERTS else self._command(verb)
         after, now = self._claims(), self._secured.clock.now
         self.figures[" ".join([verb.actor, *verb.arguments[:1]])] += 1
@@ -95,7 +103,7 @@ class TwoPeople:
             else:
                 self.figures["claims of others removed, named"] += 1
 
-    def _claims(self) -> Claims:
+    def _claims(self) -> dict[ClaimKey, Mapping[str, Any]]:
         found = self._reader.get("/claims", params={"limit": 1000}).raise_for_status().json()
         return {(it["node"], it["owner"]): it for it in found["claims"]}
 
@@ -127,11 +135,29 @@ class TwoPeople:
                 return ["--timeout", "10ms", *duration, *dry]
 
     def _command(self, verb: Verb) -> str:
-        done = self._people[verb.actor].run(*verb.arguments)
+        request = LimitedClient._request
+
+        def interrupted(client: LimitedClient, method: str, *arguments: Any, **options: Any) -> ApiResponse:
+            if method != "GET" and self._random.random() < _INTERRUPTED:
+                self._block_meanwhile(verb.actor)
+            return request(client, method, *arguments, **options)
+
+        with patch.object(LimitedClient, "_request", interrupted):
+            done = self._people[verb.actor].run(*verb.arguments)
         self.figures[f"exit code {done.returncode}"] += 1
         if "json" in verb.arguments:
             self._check_document(verb, done)
         return done.stdout + done.stderr
+
+    def _block_meanwhile(self, actor: str) -> None:
+        """The other person blocks a node while a command runs: between what it has read and what it changes."""
+        (other,) = {*PEOPLE} - {actor}
+        node = self._random.choice(NODES)
+        body = {"action": "MARK_BLOCKED", "cause": f"Meanwhile {self._random.randrange(9)}", "allowMerge": True}
+        client = self._secured.service.client(Authorization=f"Bearer {self._tokens[other]}")
+        if client.put(f"/blocklist/nodes/{node}", json=body).is_success:
+            self.figures["blocked meanwhile"] += 1
+            self._before[node, other] = self._claims()[node, other]
 
     def _check_document(self, verb: Verb, done: CompletedProcess[str]) -> None:
         document = json.loads(done.stdout) if done.stdout else None

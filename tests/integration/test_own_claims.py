@@ -15,7 +15,7 @@ from blocklist.client.client import BlocklistClient
 from blocklist.model.roles import Role
 from tests.integration.command import Command
 from tests.integration.databases import Databases
-from tests.integration.listeners import heartbeat, register
+from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.secured import SecuredInProcess, secured_in_process
 
 AsPerson = Callable[[str], Command]
@@ -324,6 +324,23 @@ class TestIdentity:
         shown = json.loads(away.stdout)
         assert (away.returncode, shown["client"]["version"], shown["service"]) == (3, __version__, None)
         assert "cannot be reached" in away.stderr or "127.0.0.1:9" in away.stderr
+
+
+def test_waiting_for_the_managers_alone(secured: SecuredInProcess, as_person: AsPerson) -> None:
+    anna, wait = as_person("anna"), ("--wait", "1s", "--wait-for")
+    with secured.client(secured.admin) as client:
+        register(client, "gc", leaseSeconds=3600)
+        assert anna.run("block", "w3", "-r", "Fan", *wait, "managers").stdout.endswith(
+            "There are no live managers, so nothing has applied it.\n"
+        )
+        register(client, "yarn", role=RM, leaseSeconds=3600)
+        heartbeat(client, "yarn", ackedRevision=int(client.get("/blocklist").headers["blocklist-revision"]))
+    repeated = ("block", "w3", "-r", "Fan", "-d", "1h", *wait)
+    assert anna.stdout_of(*repeated, "managers").endswith("Applied by 1 manager.\n")
+    assert anna.stdout_of(*repeated, "50%").endswith("Applied by 1 of 2; pending: gc\n")
+    assert anna.run(*repeated, "51%").returncode == 1
+    gone = anna.run("unblock", "w9", "w3", *wait, "managers")
+    assert (gone.returncode, gone.stdout.splitlines()[-1]) == (1, "Applied by 0 of 1 managers; pending: yarn")
 
 
 def test_status_names_only_those_that_are_pending(

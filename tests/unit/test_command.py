@@ -434,3 +434,25 @@ def test_a_listener_counts_if_it_has_applied_what_is_for_it_of_two_changes(
 ) -> None:
     assert one.and_also(other) == both
     assert replace(other.and_also(one), missing=()) == replace(both, missing=())
+
+
+@pytest.mark.parametrize(
+    ("share", "gc_tasks", "drained"),
+    [("100%", 0, False), ("66%", 0, True), ("67%", 0, False), ("managers", 0, True), ("managers", 1, False)],
+)
+def test_a_job_in_garbage_collection_that_runs_nothing_there_may_be_left_out(
+    share: str, gc_tasks: int, drained: bool
+) -> None:
+    def listener(name: str, role: str, *, applied: bool, tasks: int) -> dict[str, Any]:
+        on_node = [{"id": f"{name}-1", "runningTasks": tasks}]
+        times = {"appliedAt": None, "lateMs": None, "refused": None}
+        return {"id": name, "role": role, "applied": applied, "taskManagers": on_node, **times}
+
+    listeners = [
+        listener("yarn", "RESOURCE_MANAGER", applied=True, tasks=0),
+        listener("etl", "JOB_MASTER", applied=True, tasks=0),
+        listener("gc", "JOB_MASTER", applied=False, tasks=gc_tasks),
+    ]
+    counts = {"revision": 1, "at": "1", "applied": 2, "of": 3, "state": "pending"}
+    status = NodeStatusBody.parse({"id": "n1", "blocked": True, **counts, "listeners": listeners})
+    assert occupancy_of(status, [], AppliedBy.parse(share)).drained is drained
