@@ -312,7 +312,8 @@ def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
         # On stderr: stdout contains only the table.
         applied = f"{status.applied} of {status.of} listeners have applied its last change"
         if not status.of:
-            applied = "there is no live listener that could apply its last change"
+            none = "there is no live listener that could apply its last change"
+            applied = "no live listener has the node" if status.listeners else none
         print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).", *_repeat_lines(status))
         if status.blocked and status.state == "unknown":
             print_stderr("It is not known whether tasks run there: not every job reports them.")

@@ -218,7 +218,9 @@ def test_a_node_that_no_cluster_has_is_not_drained(drain: Command, client: httpx
     done = drain.run("block", "n1", "-r", "Kernel", "-d", "1h", "--wait", "5s")
     nowhere = "Nothing has applied it: no cluster has the node (not here: k8s)."
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, nowhere)
-    assert "No cluster has this node." in drain.run("status", "n1").stderr
+    said = drain.run("status", "n1").stderr
+    assert "n1 blocked; no live listener has the node (revision" in said
+    assert "No cluster has this node." in said
 
 
 @pytest.mark.parametrize("case", ["no job", "silent tasks", "no TaskManagers", "tasks anywhere"])
