@@ -36,8 +36,15 @@ from blocklist.flink.listeners import FlinkListener, JobListeners, OpenSession, 
 from blocklist.flink.marking import MIN_AHEAD, Clocks, NodeLease, node_leases, report_validity
 from blocklist.flink.node_names import FlinkNodeIds, InventoryNames
 from blocklist.flink.rpc import LEADER_INTERVAL, TIMEOUT, RestRequest
-from blocklist.flink.start_checks import ConfigurationCheck, advice, check_configuration
-from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
+from blocklist.flink.state import (
+    ClusterState,
+    ConfigurationCheck,
+    FlinkError,
+    FlinkJob,
+    LeaderChangedError,
+    advice,
+    check_configuration,
+)
 from blocklist.model.listener import ListenerRole, Report
 from blocklist.model.node import BlockAction, BlockedNode, is_node_id
 from blocklist.model.time import Backoff

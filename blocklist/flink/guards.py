@@ -9,8 +9,15 @@ from itertools import pairwise
 from typing import Final
 
 from blocklist.flink.effects import Effect, refused, slow
-from blocklist.flink.start_checks import duration_seconds
-from blocklist.flink.state import MAX_FAILURES, OWN_REASON, ClusterState, FlinkEdge, FlinkJob, FlinkTask
+from blocklist.flink.state import (
+    MAX_FAILURES,
+    OWN_REASON,
+    ClusterState,
+    FlinkEdge,
+    FlinkJob,
+    FlinkTask,
+    duration_seconds,
+)
 from blocklist.model.evidence import Finding, FindingKind
 from blocklist.model.node import is_node_id
 

@@ -17,7 +17,6 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from blocklist.flink.jvm import ChildJvm, call
 from blocklist.flink.marking import NodeLease, serialize_nodes
-from blocklist.flink.start_checks import parse_configuration
 from blocklist.flink.state import (
     MAX_FAILURES,
     FlinkEdge,
@@ -27,6 +26,7 @@ from blocklist.flink.state import (
     FlinkTaskManager,
     JobFailure,
     JobKind,
+    parse_configuration,
 )
 
 TIMEOUT: Final = 5.0

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic
 from blocklist.client.client import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
+from blocklist.managers.command import Stopping
 from blocklist.managers.plan import (
     DEFAULT_INTERVAL,
     DesiredState,
@@ -29,7 +30,6 @@ from blocklist.managers.plan import (
     Stoppable,
     TransientError,
 )
-from blocklist.managers.stopping import Stopping
 from blocklist.model.listener import (
     MAX_ENTRIES,
     ListenerRole,
@@ -75,14 +75,14 @@ class ReconcileResult:
 
 
 def reconcile(
-    manager: Manager[P], desired: DesiredState, planned: Callable[[NotInForce], None] = lambda _: None
+    manager: Manager[P], desired: DesiredState, planned: Callable[[P], None] = lambda _: None
 ) -> ReconcileResult:
     """Plan and apply once; `planned` is called in between.
 
     Raises ManagerError; some steps may have been carried out before it.
     """
     plan = manager.plan(desired)
-    planned(plan.not_in_force)
+    planned(plan)
     return ReconcileResult(plan=plan, not_in_force=plan.not_in_force | manager.apply(plan))
 
 
@@ -197,9 +197,11 @@ class ReconcileLoop(Generic[P]):
         self._next_run = time.monotonic() + min(self._interval, delay)
         return True
 
-    def _withdraw(self, desired: DesiredState, planned: NotInForce) -> None:
+    def _withdraw(self, desired: DesiredState, plan: P) -> None:
         """Report at once that nodes are here now that were not: to apply their blocks may take a while."""
-        joined = (self._reported.not_here - planned.not_here) & desired.nodes.keys()
+        if plan.all_nodes is None:  # Without an inventory the plan does not tell.
+            return
+        joined = (self._reported.not_here - plan.not_in_force.not_here) & desired.nodes.keys()
         if joined:
             pending = {it: f"Node {it} is here now: its block is being applied." for it in joined}
             self._reported |= NotInForce(pending=pending)

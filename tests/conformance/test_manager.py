@@ -16,9 +16,9 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
+from blocklist.managers.command import Stopping
 from blocklist.managers.plan import DesiredState, NotInForce
 from blocklist.managers.reconcile import ReconcileLoop
-from blocklist.managers.stopping import Stopping
 from blocklist.managers.yarn.manager import LabelManager
 from blocklist.managers.yarn.node_names import AddressNames
 from blocklist.managers.yarn.plan import LabelPlan, MarkLabels

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
-from blocklist.managers.stopping import StoppedError, Stopping
+from blocklist.managers.command import StoppedError, Stopping
 from blocklist.managers.yarn import resource_manager
 from blocklist.managers.yarn.resource_manager import Access, Connection, NoAnswerError, RejectedError, ResourceManager
 from tests.integration.fake_servers import Responder, fake_server, http_response, respond_endlessly

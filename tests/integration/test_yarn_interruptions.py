@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
+from blocklist.managers.command import Stopping
 from blocklist.managers.plan import DesiredState, ManagerError
-from blocklist.managers.stopping import Stopping
 from blocklist.managers.yarn import manager as yarn_manager
 from blocklist.managers.yarn import resource_manager as resource_manager_module
 from blocklist.managers.yarn.manager import LabelManager

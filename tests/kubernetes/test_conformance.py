@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
+from blocklist.managers.command import Stopping
 from blocklist.managers.kubernetes.running import run as run_manager
 from blocklist.managers.options import build_parser
-from blocklist.managers.stopping import Stopping
 from blocklist.model.node import ACTION_BY_NAME
 from tests.conformance.programs import WITH_MANAGERS, Differences, ProgramSubject
 from tests.conformance.runner import run

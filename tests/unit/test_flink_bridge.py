@@ -42,6 +42,7 @@ class FakeSession:
         self.unknown = threading.Event()
         self.refused: dict[str, str] = {}
         self.pending: dict[str, str] = {}
+        self.not_here: frozenset[str] | None = None
         self._may_close = may_close
 
     def report(
@@ -55,6 +56,7 @@ class FakeSession:
         self.acked = self.acked if acked is None else acked
         self.valid_until = valid_until
         self.refused, self.pending = dict(report.refused or {}), dict(report.pending or {})
+        self.not_here = report.not_here
         if any("It is not known" in reason for reason in self.pending.values()):
             self.unknown.set()
 
@@ -283,6 +285,31 @@ def test_a_block_that_flink_has_forgotten_is_sent_again_at_once() -> None:
     assert harness.run(nothing, forget, check, nothing)
     assert len(rpc.notified) == 2
     assert harness.manager.refused == {} == harness.manager.pending
+
+
+def test_a_node_is_not_here_until_a_taskmanager_has_run_on_it() -> None:
+    rpc = _rpc()
+    rpc.task_manager_hosts = {}
+    harness = Harness(rpc)
+
+    def expect(acked: int | None, *not_here: str) -> None:
+        assert (harness.manager.acked, {*(harness.manager.not_here or ())}) == (acked, {*not_here})
+
+    def join_elsewhere() -> None:
+        expect(7)  # Without TaskManagers nothing is known.
+        rpc.task_manager_hosts = {"tm-2": "n2"}
+
+    def join() -> None:
+        expect(7, NODE)
+        rpc.task_manager_hosts |= {"tm-1": NODE}
+
+    def leave() -> None:
+        expect(7)
+        rpc.task_manager_hosts = {"tm-2": "n2"}
+
+    assert harness.run(nothing, nothing, join_elsewhere, join, leave, nothing)
+    expect(7)
+    assert rpc.notified, "Flink blocks it all the time"
 
 
 def test_leases_are_longer_in_the_same_round_if_the_jobmanager_s_clock_is_ahead() -> None:

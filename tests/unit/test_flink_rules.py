@@ -27,8 +27,8 @@ from blocklist.flink.listeners import job_listener_id
 from blocklist.flink.marking import MAX_LEASE, Clocks, LeaderClock, NodeLease, is_due, node_leases
 from blocklist.flink.node_names import FlinkNodeIds
 from blocklist.flink.rpc import missing_ssl
-from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration, duration_seconds, parse_configuration
 from blocklist.flink.state import (
+    LINES_TO_ADD,
     MAX_FAILURES,
     OWN_REASON,
     ClusterState,
@@ -39,6 +39,9 @@ from blocklist.flink.state import (
     FlinkTaskManager,
     JobFailure,
     JobKind,
+    check_configuration,
+    duration_seconds,
+    parse_configuration,
 )
 from blocklist.model.evidence import FindingKind
 from blocklist.model.listener import MAX_REASON_LENGTH

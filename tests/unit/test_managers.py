@@ -322,11 +322,13 @@ class TestExec:
         plan = exec_manager.make_plan(DesiredState(revision=1, nodes=by_id(node("n1"), node("n2", EVACUATE))), done)
         assert plan.not_in_force == NotInForce(refused={"n1": "No."})
 
-    def test_what_is_pending_is_tried_again(self) -> None:
-        blocked = by_id(node("n1"), node("n2"))
-        done = ExecState(nodes=blocked, not_in_force=NotInForce(pending={"n1": "Jobs finish."}))
-        plan = exec_manager.make_plan(DesiredState(revision=1, nodes=blocked), done)
-        assert ([step.name for step in plan.steps], plan.not_in_force) == (["n1"], NotInForce())
+    def test_what_is_pending_or_not_here_is_tried_again(self) -> None:
+        blocked = by_id(node("n1"), node("n2"), node("n3"))
+        found = NotInForce(pending={"n1": "Jobs finish."}, not_here=frozenset({"n2"}))
+        plan = exec_manager.make_plan(
+            DesiredState(revision=1, nodes=blocked), ExecState(nodes=blocked, not_in_force=found)
+        )
+        assert ([step.name for step in plan.steps], plan.not_in_force) == (["n1", "n2"], NotInForce())
 
     @pytest.mark.parametrize(
         ("stdout", "found"),
@@ -338,6 +340,10 @@ class TestExec:
             ('{"refused": {"N1": "No.", "n9": "No."}}', NotInForce(refused={"n1": "No."})),
             ('{"pending": {"n1": "Soon."}}', NotInForce(pending={"n1": "Soon."})),
             ('{"pending": {"n1": "Soon."}, "refused": {"n1": "No."}}', NotInForce(refused={"n1": "No."})),
+            ('{"notHere": ["N1", "n9"]}', NotInForce(not_here=frozenset({"n1"}))),
+            ('{"notHere": ["n1"], "pending": {"n1": "Soon."}}', NotInForce(pending={"n1": "Soon."})),
+            ('{"notHere": {"n1": "No."}}', None),
+            ('{"notHere": [1]}', None),
             ('{"refused": {"n1": "N', None),
             ('{"refused": {"n1": null}}', None),
             ('{"refused": null}', None),
@@ -357,7 +363,8 @@ class TestExec:
     def test_the_state_file_round_trips(self, nodes: dict[str, BlockedNode], refused: dict[str, str]) -> None:
         printable = {name: why for name, why in refused.items() if why.isprintable()}
         pending = dict(list(printable.items())[:1])
-        done = ExecState(nodes=nodes, not_in_force=NotInForce(refused=printable, pending=pending))
+        not_here = frozenset(list(printable)[1:2])
+        done = ExecState(nodes=nodes, not_in_force=NotInForce(refused=printable, pending=pending, not_here=not_here))
         data = dump_json(exec_manager.state_body(done))
         assert exec_manager.parse_state(data, Path("done.json")) == done
 

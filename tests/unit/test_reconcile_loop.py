@@ -90,7 +90,7 @@ def test_that_a_node_is_here_now_is_reported_before_its_block_is_applied() -> No
     class Joining(Manager):
         def plan(self, _: DesiredState) -> ManagerPlan:
             absent = NotInForce() if self.applied else NotInForce(not_here=frozenset({"n1"}))
-            return ManagerPlan(not_in_force=absent)
+            return ManagerPlan(not_in_force=absent, all_nodes=())
 
     with running(Joining()) as session:
         wait_until(lambda: len(session.reports) >= 3)

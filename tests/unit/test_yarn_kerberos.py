@@ -8,7 +8,7 @@ import types
 import httpx
 import pytest
 
-from blocklist.managers.stopping import Stopping
+from blocklist.managers.command import Stopping
 from blocklist.managers.yarn.resource_manager import Access, Connection, RejectedError, kerberos_auth
 from blocklist.model.errors import InvalidError
 from tests.integration.fake_servers import fake_server, http_response

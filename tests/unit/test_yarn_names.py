@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
-from blocklist.managers.stopping import StoppedError, Stopping
+from blocklist.managers.command import StoppedError, Stopping
 from blocklist.managers.yarn import node_names
 from blocklist.managers.yarn.node_names import AddressNames, Blocks, UnresolvedError, confirmed_names, resolve
 

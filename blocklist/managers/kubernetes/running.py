@@ -21,6 +21,7 @@ from typing import Final
 from blocklist.client.client import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
+from blocklist.managers.command import Stopping
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
 from blocklist.managers.kubernetes.cluster_access import SERVICE_ACCOUNT, ClusterAccess, find_access
 from blocklist.managers.kubernetes.cordons import CordonMirror
@@ -30,7 +31,6 @@ from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, list_
 from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, OwnTaint
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.reconcile import ReconcileLoop, registration_of
-from blocklist.managers.stopping import Stopping
 from blocklist.model.claims import Claim, Claims
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import check_id

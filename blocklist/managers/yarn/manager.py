@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
+from blocklist.managers.command import StoppedError, Stopping
 from blocklist.managers.plan import DesiredState, ListedNodes, ManagerError, NotDone, NotInForce
-from blocklist.managers.stopping import StoppedError, Stopping
 from blocklist.managers.yarn.node_names import AddressNames, Blocks, resolve, withheld_message
 from blocklist.managers.yarn.plan import (
     DEFAULT_LABEL,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from blocklist.managers.command import Stopping
 from blocklist.managers.plan import merged_block
-from blocklist.managers.stopping import Stopping
 from blocklist.model.names import NameSet, normalize_address, normalize_name
 from blocklist.model.node import BlockedNode
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 import httpx
 
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, proxy_of
+from blocklist.managers.command import Stopping
 from blocklist.managers.plan import ManagerError
-from blocklist.managers.stopping import Stopping
 from blocklist.managers.yarn.plan import (
     Capacity,
     YarnNode,
