@@ -40,6 +40,9 @@ from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.evidence import EvidenceStore, FindingKind
 from blocklist.model.listener import DriftKind, ListenerRole
 
+BEHIND_MS: Final = 30_000
+"""A listener that has not applied a change of this age counts as behind."""
+
 _REQUESTED: Final = [source for source in Source if source is not Source.TIME]
 _SOURCES: Final = dict.fromkeys(ChangeType, _REQUESTED) | {
     ChangeType.EXPIRED: [Source.TIME],
@@ -315,10 +318,19 @@ class ListenerMetrics(Collector):
         yield GaugeMetricFamily(
             "blocklist_listener_lag_revisions", "Largest number of revisions not applied by a live listener.", behind
         )
-        lag = max((entry.lag_ms(self._feed, now) for entry in live), default=0)
+        lags = [(entry.listener.role, entry.lag_ms(self._feed, now)) for entry in live]
         yield GaugeMetricFamily(
-            "blocklist_listener_lag_seconds", "Age of the oldest change not applied by a live listener.", lag / 1000
+            "blocklist_listener_lag_seconds",
+            "Age of the oldest change not applied by a live listener.",
+            max((lag for _, lag in lags), default=0) / 1000,
         )
+        count = Tally(role for role, lag in lags if lag >= BEHIND_MS)
+        late = GaugeMetricFamily(
+            "blocklist_listeners_behind", "Live listeners that have not applied a change of 30 s ago.", labels=["role"]
+        )
+        for role in ListenerRole:
+            late.add_metric([role.value], count[role])
+        yield late
 
 
 class EvidenceMetrics(Collector):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from blocklist.cli.main import command_tree
 from tests.integration.process import ROOT
 
 PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,6 +17,7 @@ WITH_PATHS: Final = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PATH: Final = re.compile(r"`((?:app|blocklist|tests|migrations|docs|benchmarks|website)/[\w./-]*)`")
+_COMMAND: Final = re.compile(r"(?:^|`)blocklist ([^`\n]+)", re.MULTILINE)
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -58,3 +61,15 @@ def test_each_path_that_a_recipe_names_exists(page: Path) -> None:
     paths = _PATH.findall(page.read_text(encoding="utf-8"))
     assert paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_each_command_of_the_runbooks_exists() -> None:
+    lines = _COMMAND.findall((ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8"))
+    assert len(lines) > 10
+    for line in lines:
+        command: Any = command_tree()
+        arguments = shlex.split(line)
+        while hasattr(command, "commands"):
+            command = command.commands[arguments.pop(0)].load()
+        # An option that the command does not have is an error.
+        command.make_context("blocklist", arguments)

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.debian import require
+from tests.docs.test_links import anchors
 from tests.integration.bodies import block
 from tests.integration.process import ROOT
 
@@ -56,6 +57,16 @@ class TestRules:
         rules = set(re.findall(r"- alert: (\w+)", (FOLDER / "alerts.yml").read_text()))
         tested = re.findall(r"alertname: (\w+)(?:\n\s+exp_alerts)", (FOLDER / "alerts_test.yml").read_text())
         assert rules == set(tested)
+
+    def test_each_alert_links_to_its_runbook(self) -> None:
+        rules = (FOLDER / "alerts.yml").read_text()
+        names = re.findall(r"- alert: (\w+)", rules)
+        found = re.findall(r"- alert: (\w+)(?:(?!- alert:).)*?runbook_url: https://\S+/docs/(\S+)", rules, re.DOTALL)
+        assert found == [(name, f"runbooks.md#{name.lower()}") for name in names]
+        assert {name.lower() for name in names} <= anchors(ROOT / "docs" / "runbooks.md")
+
+    def test_the_chart_has_the_same_rules(self) -> None:
+        assert (ROOT / "deploy/helm/files/alerts.yml").read_text() == (FOLDER / "alerts.yml").read_text()
 
 
 class TestDashboard:
