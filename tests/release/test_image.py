@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +17,9 @@ import httpx
 import pytest
 
 from blocklist import __version__
-from release.image import Podman
-from tests.integration.process import free_port, wait_until
+from release.image import Podman, build
+from tests import debian
+from tests.integration.process import ROOT, free_port, wait_until
 
 RESTRICTED: Final = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges")
 STOP_SECONDS: Final = 5
@@ -143,3 +147,70 @@ for name in ("app", "blocklist", "migrations", "uvicorn"):
         missing += not compiled.exists() or compiled.read_bytes()[4:8] != b"\\1\\0\\0\\0"
 print(missing)
 """
+
+
+JOB: Final = """
+import socket, time
+from pyspark.sql import SparkSession
+from blocklist.spark import BlocklistAgent
+
+def host(rows):
+    time.sleep(0.2)
+    return [socket.gethostname()]
+
+spark = SparkSession.builder.master("spark://spark-master:7077").getOrCreate()
+with BlocklistAgent.start(spark):
+    print("hosts", sorted(set(spark.sparkContext.parallelize(range(40), 40).mapPartitions(host).collect())))
+spark.stop()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_job_in_the_compose_file_leaves_the_worker_that_its_header_blocks(podman: Podman, tmp_path: Path) -> None:
+    """By docker-compose, which speaks to podman; health checks are run here, as podman needs systemd for them."""
+    compose = debian.require({"docker-compose": "docker-compose"})["docker-compose"]
+    project, socket = f"test{secrets.token_hex(4)}", tmp_path / "podman.sock"
+    for service, name in (("blocklist", build(podman)), *((name, build(podman, "spark")) for name in SPARK)):
+        podman.run("tag", name, f"localhost/{project}_{service}")
+    text = (ROOT / "docker-compose.yml").read_text()
+    text = re.sub(r"127\.0\.0\.1:\d+:", lambda _: f"127.0.0.1:{free_port()}:", text)
+    (tmp_path / "docker-compose.yml").write_text(text)
+    environment = {**podman.environment, "DOCKER_HOST": f"unix://{socket}"}
+
+    def run(*words: str) -> str:
+        command = [compose, "--project-name", project, *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    server = [*podman.command, "system", "service", "--time=0", f"unix://{socket}"]
+    with subprocess.Popen(server, env=podman.environment, stderr=subprocess.DEVNULL) as process:
+        ended = threading.Event()
+        checks = threading.Thread(target=_check_health, args=(podman, project, ended))
+        checks.start()
+        try:
+            wait_until(socket.exists)
+            run("up", "--detach", "--no-build")
+            for name in ("blocklist", *SPARK):
+                wait_until_healthy(podman, f"{project}_{name}_1")
+            run("exec", "-T", "blocklist", "blocklist", "block", "spark-worker-1", "-r", "Trial")
+            token = run("exec", "-T", "blocklist", "blocklist", "token", "create", "spark", "--role", "listener")
+            variable = f"BLOCKLIST_TOKEN={token.strip()}"
+            assert "hosts ['spark-worker-2']" in run("exec", "-T", "-e", variable, "spark-master", "python", "-c", JOB)
+        finally:
+            ended.set()
+            checks.join()
+            run("down", "--volumes")
+            process.terminate()
+
+
+SPARK: Final = ("spark-master", "spark-worker-1", "spark-worker-2")
+
+
+def _check_health(podman: Podman, project: str, ended: threading.Event) -> None:
+    while not ended.wait(1):
+        for name in podman.run("ps", f"--filter=name={project}", "--format={{.Names}}").split():
+            podman.call("healthcheck", "run", name)
