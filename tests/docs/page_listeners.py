@@ -65,7 +65,7 @@ class Job:
 
 def start_manager(folder: Path, url: str, token: str) -> ManagerProcess:
     """A manager whose command always succeeds."""
-    options = ("--id", MANAGER, "--state", str(folder / "state.json"), "--", "true")
+    options = ("--id", MANAGER, "--cluster", "yarn-a", "--state", str(folder / "state.json"), "--", "true")
     return ManagerProcess(folder, url, "exec", *options, BLOCKLIST_TOKEN=token)
 
 
