@@ -39,7 +39,8 @@ LOOP = "asyncio/runners.py"
 PAGE = """# Profile of the hot paths
 
 `make profile` writes this page. py-spy samples the holder of the GIL {rate} times per second, {seconds} seconds for
-each path under load; [docs/performance.md](../../docs/performance.md#profiles) has the conclusions. A call into C, such
+each path under load;
+[docs/evidence/performance.md](../../docs/evidence/performance.md#profiles) has the conclusions. A call into C, such
 as the `write` of a response, counts for the calling line. Figures are percent of the samples. CPU is that of all
 threads of the service per response, system calls included, without PostgreSQL.
 

@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 PAGE = """# Benchmark results
 
 `make bench` writes this folder: samples as JSON, a chart per group, and this page.
-[docs/performance.md](../../docs/performance.md) explains the rows and what limits them.
+[docs/evidence/performance.md](../../docs/evidence/performance.md) explains the rows and what limits them.
 
 | | targets met | missed |
 |---|--:|--:|

@@ -26,7 +26,7 @@ _LINK: Final = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add README.md, and the files outside docs/ that pages link to."""
-    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
     seen = set(pages)
     while pages:
         page = pages.pop()

@@ -1,4 +1,4 @@
-"""Decide which nodes to block and why: NodeSummary -> NodeVerdict. Pure. docs/detection.md has the statistics.
+"""Decide which nodes to block and why: NodeSummary -> NodeVerdict. Pure. docs/evidence/detection.md has the statistics.
 
 Two questions per node: is it slower than its peers in more applications than chance explains (slowness.py)? Do failures
 that machines cause concentrate on it?

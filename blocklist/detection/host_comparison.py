@@ -1,4 +1,4 @@
-"""Compare each host with its peers in each stage: FACTS -> HOST_STAGES and NODES. See docs/detection.md.
+"""Compare each host with its peers in each stage: FACTS -> HOST_STAGES and NODES. See docs/evidence/detection.md.
 
 Only tasks of one kind are compared: of the same stage, with the same locality, and of about the same size; the rest of
 a size difference is divided out. The first tasks of an executor, which load classes and fill caches, and speculative

@@ -1,4 +1,6 @@
-"""Which hosts are slower than their peers, by how much, and since when. Pure. docs/detection.md has the statistics.
+"""Which hosts are slower than their peers, by how much, and since when. Pure.
+
+docs/evidence/detection.md has the statistics.
 
 The unit is a host in one application: its stages share executors, data and placement, so they are one observation. Each
 host's last two, last three and all applications are tested, so that a healthy past hides no new fault.

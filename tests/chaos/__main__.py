@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a manual run of any duration. See docs/reliability.md."""
+"""`python -m tests.chaos`: a manual run of any duration. See docs/evidence/reliability.md."""
 
 from __future__ import annotations
 

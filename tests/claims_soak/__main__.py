@@ -1,4 +1,4 @@
-"""`python -m tests.claims_soak`: several owners against each other, for any duration. See docs/reliability.md."""
+"""`python -m tests.claims_soak`: several owners against each other. See docs/evidence/reliability.md."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from blocklist.cli.main import command_tree
 from tests.integration.process import ROOT
 
-PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PATHS: Final = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -90,5 +90,5 @@ def test_each_other_page_shows_real_output(tmp_path: Path, name: str) -> None:
 
 def test_no_command_is_skipped_by_mistake() -> None:
     """A block that begins with a prompt is fenced as `console`, so that it runs or has a reason not to."""
-    for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
+    for path in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         assert "```\n$ " not in path.read_text(encoding="utf-8"), path.name
