@@ -40,6 +40,7 @@ from app.settings import Settings
 from app.store.database import check_schema
 from app.telemetry import telemetry_config
 from app.watch import StreamingApp, run_stream
+from blocklist import __version__
 
 _PARTS: Final = (
     # In this order they are searched: those that are asked most come first.
@@ -200,6 +201,9 @@ SECURITY_HEADERS: Final = (
     ("cross-origin-resource-policy", "same-origin"),
 )
 """For every response, including errors."""
+
+VERSION_HEADER: Final = ("blocklist-version", __version__)
+"""For every response: the version of the service."""
 
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
 """For every response if the service itself terminates TLS."""

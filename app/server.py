@@ -29,7 +29,7 @@ from uvicorn.lifespan.off import LifespanOff
 from app.auth_setup import check_access, create_admin_token
 from app.http import connection
 from app.http.connection import HttpConnection
-from app.main import HSTS, SECURITY_HEADERS, create_app, unix_millis
+from app.main import HSTS, SECURITY_HEADERS, VERSION_HEADER, create_app, unix_millis
 from app.requests import EXAMPLE_BODY
 from app.service import Service
 from app.settings import Settings, SettingsError
@@ -140,7 +140,7 @@ def uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None)
         proxy_headers=False,
         log_config=None,
         timeout_graceful_shutdown=GRACE_SECONDS + math.ceil(settings.database_timeout.total_seconds()),
-        headers=[*SECURITY_HEADERS, *([HSTS] if tls else [])],
+        headers=[*SECURITY_HEADERS, VERSION_HEADER, *([HSTS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
     if isinstance(config, TlsConfig):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,14 +22,15 @@ from app.auth.credential import Principal
 from app.engine.handler import Command, DryRunResult, Outcome
 from app.service import Service, service_of
 from blocklist.model.changes import Author, ChangeType
+from blocklist.model.claims import claim_of
 from blocklist.model.draft import Draft
-from blocklist.model.errors import ForbiddenError
+from blocklist.model.errors import ForbiddenError, InvalidError, PreconditionFailedError
 from blocklist.model.names import normalize_name
-from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
+from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_node_id, check_text
 from blocklist.model.roles import Role
-from blocklist.model.tracker import find_blocked
+from blocklist.model.tracker import BlocklistView, claims_on, find_blocked, find_one_blocked
 from blocklist.wire.body import TEXT_PATTERN, Json, dump_json
-from blocklist.wire.nodes import shortfall_body
+from blocklist.wire.nodes import claim_body, shortfall_body
 
 T = TypeVar("T")
 
@@ -78,6 +80,50 @@ def require_known(service: Service, node_ids: Collection[str], command: Command[
     return run if strict else command
 
 
+# If-Match and If-None-Match: the ETag of a node is one for the node and all its claims.
+
+
+def node_etag(view: BlocklistView, node: BlockedNode, now: int) -> str:
+    """The ETag of a node and its claims at `now` (Unix ms): the same on every replica, whatever runs on the node."""
+    state = [node.id, [claim_body(claim) for claim in claims_on(view, node, now)]]
+    return f'"{hashlib.sha256(dump_json(state)).hexdigest()[:24]}"'
+
+
+def _with_preconditions(request: Request, command: Command[T]) -> Command[T]:
+    """The command, made to check `If-Match` and `If-None-Match` against the list on which it is executed.
+
+    Raises InvalidError if the request changes several nodes. The command raises PreconditionFailedError.
+    """
+    required, excluded = _etags(request, "If-Match"), _etags(request, "If-None-Match")
+    if required is None and excluded is None:
+        return command
+    if "node_id" not in request.path_params:
+        raise InvalidError("If-Match and If-None-Match are for a change of one node or claim. Nothing was changed.")
+    node_id, owner = check_node_id(request.path_params["node_id"]), request.path_params.get("owner")
+    what = f"Node {node_id} is" if owner is None else f"The claim of {owner} on {node_id} is"
+
+    def run(draft: Draft) -> T:
+        node = find_one_blocked(draft, node_id, draft.now)
+        exists = node is not None and (owner is None or claim_of(draft.live_claims(node), owner) is not None)
+        current = {"*"} if exists else set[str]()
+        if node is not None:
+            current.add(node_etag(draft, node, draft.now))
+        if required is not None and not required & current:
+            state = "not as it was read" if node is not None and exists else "not there"
+            raise PreconditionFailedError(f"{what} {state}. Read it again, and decide anew. Nothing was changed.")
+        if excluded is not None and excluded & current:
+            raise PreconditionFailedError(f"{what} there, which If-None-Match excludes. Nothing was changed.")
+        return command(draft)
+
+    return run
+
+
+def _etags(request: Request, field: str) -> set[str] | None:
+    """The ETags in a header, and `*`; None without the header. A weak one is equal to none (RFC 9110)."""
+    values = request.headers.getlist(field)
+    return {tag.strip() for value in values for tag in value.split(",")} if values else None
+
+
 async def submit_within_limits(
     service: Service, command: Command[T], principal: Principal, changed_by: Author
 ) -> Outcome[T]:
@@ -109,8 +155,9 @@ class RequestedChange:
         """Execute the command, and wait for listeners as `Prefer` asks; with `dryRun=true` say what it would do.
 
         `nodes` are those that a command changes, of what it returns; `respond` makes the response to its outcome.
-        Raises what the command raises, LimitError, UnavailableError.
+        Raises what the command raises, LimitError, PreconditionFailedError, UnavailableError.
         """
+        command = _with_preconditions(self.request, command)
         if self.dry_run:
             trial = self.service.limit_guard.dry_run(command, self.principal.role)
             tried = await self.service.handler.submit(trial, self.author)

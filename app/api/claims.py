@@ -13,7 +13,15 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from app.api.authentication import REQUIRE_READER
-from app.api.change import Blocking, Freeing, RequestedChange, remove_claim, removed_claim_body, require_known
+from app.api.change import (
+    Blocking,
+    Freeing,
+    RequestedChange,
+    node_etag,
+    remove_claim,
+    removed_claim_body,
+    require_known,
+)
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
@@ -180,7 +188,10 @@ async def get_node_claims(request: Request, node_id: NodeId) -> Response:
         "claims": [claim_body(claim) for claim in claims],
         "dismissed": [_dismissal_body(each) for each in dismissed],
     }
-    return JsonResponse(request, dump_json(body))
+    response = JsonResponse(request, dump_json(body))
+    if node is not None:
+        response.headers["ETag"] = node_etag(service.view.tracker, node, service.view.clock())
+    return response
 
 
 @router.put(

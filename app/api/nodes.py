@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api.authentication import REQUIRE_READER
-from app.api.change import Blocking, Freeing, Replace, RequestedChange, remove_claim, require_known
+from app.api.change import Blocking, Freeing, Replace, RequestedChange, node_etag, remove_claim, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
@@ -233,7 +233,9 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     node = view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked_message(node_id))
-    return JsonResponse(request, view.node_json(node))
+    response = JsonResponse(request, view.node_json(node))
+    response.headers["ETag"] = node_etag(view.tracker, node, view.clock())
+    return response
 
 
 @router.put("/blocklist/node/{node_id}", dependencies=[_BLOCK_PARAMETERS], include_in_schema=False)

@@ -47,6 +47,19 @@ _MODELS = (
 _DESCRIPTION = """Keeps one list of machines on which a data platform must not run work: the blocklist API of FLIP-224.
 
 Times are Unix milliseconds as decimal strings. The end 9223372036854775807 means permanent."""
+_PRECONDITIONS = [
+    {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "schema": {"type": "string", "title": name},
+        "description": description,
+    }
+    for name, description in {
+        "If-Match": "Change it only if it still has this `ETag`, of the node and its claims; `*`: if it is there.",
+        "If-None-Match": "Change it only if it does not have this `ETag`; `*`: if it is not there.",
+    }.items()
+]
 _DEFAULT_SERVER = {"url": "http://127.0.0.1:8224", "description": "A service on this machine, with default settings."}
 _THIS_SERVER = {"url": "/", "description": "The service that sent this document."}
 
@@ -73,10 +86,13 @@ def _build(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=__version__, description=_DESCRIPTION, routes=app.routes, servers=servers
     )
     _add_models(built.setdefault("components", {}).setdefault("schemas", {}))
-    for path in built["paths"].values():
-        for operation in path.values():
+    for name, path in built["paths"].items():
+        for method, operation in path.items():
             # FastAPI declares 422 responses; here an invalid request is a 400 problem.
             operation["responses"].pop("422", None)
+            if "{node_id}" in name and method in {"put", "delete"}:
+                operation["parameters"] += map(dict, _PRECONDITIONS)
+                operation["responses"] |= {str(status): it for status, it in problem_responses(412).items()}
             for parameter in operation.get("parameters", ()):
                 _simplify(parameter)
             for response in operation["responses"].values():

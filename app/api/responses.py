@@ -39,8 +39,11 @@ from blocklist.model.errors import (
 from blocklist.model.listener import FencedError
 from blocklist.model.names import ambiguous_message
 from blocklist.wire.body import (
+    ALREADY_BLOCKED_PROBLEM,
     AMBIGUOUS_PROBLEM,
     DISMISSED_PROBLEM,
+    FENCED_PROBLEM,
+    LAST_ADMIN_PROBLEM,
     LIMIT_PROBLEM,
     NO_PATH_PROBLEM,
     UNKNOWN_NODE_PROBLEM,
@@ -179,13 +182,16 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
 }
 """The status of each BlocklistError that the service raises; a test fails if one is missing."""
 
-_TYPES: Final[dict[type[BlocklistError], str]] = {
+TYPES: Final[dict[type[BlocklistError], str]] = {
+    ConflictError: ALREADY_BLOCKED_PROBLEM,
     AmbiguousNodeError: AMBIGUOUS_PROBLEM,
     LimitError: LIMIT_PROBLEM,
     UnknownNodeError: UNKNOWN_NODE_PROBLEM,
     DismissedError: DISMISSED_PROBLEM,
+    FencedError: FENCED_PROBLEM,
+    LastAdminError: LAST_ADMIN_PROBLEM,
 }
-"""Problem types other than that of the status."""
+"""Problem types other than that of the status: one for each meaning of 409."""
 
 _DESCRIPTIONS: Final = {
     400: "The request is invalid; nothing was changed.",
@@ -194,6 +200,7 @@ _DESCRIPTIONS: Final = {
     404: "The node is not blocked.",
     409: "The node is already blocked; nothing was changed.",
     410: "The changes have been compacted.",
+    412: "The node or claim is not as `If-Match` or `If-None-Match` requires; nothing was changed.",
     413: "The body is too large; nothing was changed.",
     414: "The URL is longer than 8 KiB, and the head of the request than 16 KiB; nothing was changed.",
     429: "There are as many as the token may have; nothing was changed.",
@@ -271,13 +278,13 @@ def problem_for(request: Request, error: Exception) -> Response:
     assert isinstance(error, BlocklistError)
     status = STATUS[type(error)]
     headers = None
-    extra: Json = {"type": _TYPES[type(error)]} if type(error) in _TYPES else {}
+    extra: Json = {"type": TYPES[type(error)]} if type(error) in TYPES else {}
     match error:
         case ConflictError(blocked=blocked):
             view = service_of(request).view
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
-            extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
+            extra |= {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
         case AmbiguousNodeError(blocked=blocked):
             view = service_of(request).view
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}

@@ -72,7 +72,8 @@ def _plain_read() -> re.Pattern[bytes]:
 _PLAIN_READ: Final = _plain_read()
 _USED_BY_PUT: Final = frozenset((b"authorization", b"content-length", b"host", REQUEST_ID_HEADER))
 _NOT_IN_PLAIN_PUT: Final = _USED_BY_PUT | {
-    b"expect", b"origin", b"prefer", b"sec-fetch-site", b"transfer-encoding", b"upgrade", b"x-forwarded-user",
+    b"expect", b"if-match", b"if-none-match", b"origin", b"prefer", b"sec-fetch-site", b"transfer-encoding",
+    b"upgrade", b"x-forwarded-user",
 }  # fmt: skip
 """A PUT with one of these fields, or with one that is used a second time, is not plain."""
 _EVERYBODY: Final = Credential(AUTH_DISABLED)

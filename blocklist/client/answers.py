@@ -31,6 +31,7 @@ from blocklist.model.node import ALL_LISTENERS, AppliedBy
 from blocklist.wire.body import (
     AMBIGUOUS_PROBLEM,
     DISMISSED_PROBLEM,
+    FENCED_PROBLEM,
     LIMIT_PROBLEM,
     NO_PATH_PROBLEM,
     UNKNOWN_NODE_PROBLEM,
@@ -297,6 +298,10 @@ def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> Block
     kind = _text(problem, "type")
     if kind == AMBIGUOUS_PROBLEM:
         return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
+    if kind == FENCED_PROBLEM:
+        from blocklist.model.listener import FencedError
+
+        return FencedError(detail, lines)
     if kind in _CONFLICTS:
         return _CONFLICTS[kind](detail, lines)
     return ConflictError(detail, _conflicting_nodes(problem), lines)

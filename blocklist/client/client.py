@@ -527,12 +527,8 @@ class BlocklistClient:
         try:
             return self._request(method, f"/listeners/{check_id(listener_id)}{action}", json=json)
         except ConflictError as error:
-            if not error.lines:
-                # Another server's 409: no listener must stop for good because of it.
-                raise UnavailableError(f"HTTP 409 that does not come from the service: {error.detail}") from error
-            from blocklist.model.listener import FencedError
-
-            raise FencedError(error.detail, error.lines) from error
+            # Another server's 409: no listener must stop for good because of it.
+            raise UnavailableError(f"HTTP 409 that does not come from the service: {error.detail}") from error
 
     def whoami(self) -> tuple[str | None, Role]:
         """The name of the credentials, which is the author of their changes (None without a name), and their role."""

@@ -337,5 +337,14 @@ UNKNOWN_NODE_PROBLEM: Final = "urn:blocklist:problem:unknown-node"
 DISMISSED_PROBLEM: Final = "urn:blocklist:problem:dismissed"
 """The problem type of a 409 for a claim of an owner that was dismissed after what the claim rests on was observed."""
 
+ALREADY_BLOCKED_PROBLEM: Final = "urn:blocklist:problem:already-blocked"
+"""The problem type of a 409 for nodes that are blocked, without `allowMerge`."""
+
+FENCED_PROBLEM: Final = "urn:blocklist:problem:fenced"
+"""The problem type of a 409 for a session of a listener that another one has replaced."""
+
+LAST_ADMIN_PROBLEM: Final = "urn:blocklist:problem:last-admin"
+"""The problem type of a 409 for the last token of an admin, which cannot be revoked."""
+
 NO_PATH_PROBLEM: Final = "urn:blocklist:problem:no-such-path"
 """The problem type of a 404 for a path that the service does not have. Any other 404 is about a node, for example."""

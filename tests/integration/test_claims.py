@@ -423,3 +423,63 @@ def test_the_page_and_the_command_show_canaries(start_in_process: StartInProcess
         assert listed["canary"] is True
         put(client, "anna", cause="kernel")
         assert "canary" not in command.stdout_of("list")
+
+
+class TestPreconditions:
+    """If-Match and If-None-Match of one node or claim."""
+
+    CLAIM = f"{NODE}/claims/team-a"
+
+    @pytest.fixture
+    def etag(self, service: httpx2.Client) -> str:
+        put(service, "team-a")
+        etag = service.get(NODE).headers["ETag"]
+        assert service.get(f"{NODE}/claims").headers["ETag"] == etag
+        return str(etag)
+
+    @pytest.mark.parametrize("path", [NODE, "/blocklist/node/n1", CLAIM, "/blocklist/nodes/N1"])
+    @pytest.mark.parametrize("method", ["PUT", "DELETE"])
+    def test_a_node_that_has_changed_since_is_left_alone(
+        self, service: httpx2.Client, etag: str, method: str, path: str
+    ) -> None:
+        body = None if method == "DELETE" else claim() if path == self.CLAIM else block(allowMerge=True)
+        put(service, "team-b", cause="fan")
+        before = service.get(f"{NODE}/claims").json()
+        for tags in (etag, f"W/{etag}", '"x", "y"', "x"):
+            refused = service.request(method, path, json=body, headers={"If-Match": tags})
+            assert problem_of(refused, 412)["type"] == "urn:blocklist:problem:precondition-failed"
+        assert service.get(f"{NODE}/claims").json() == before
+        dry_run = service.request(method, f"{path}?dryRun=true", json=body, headers={"If-Match": etag})
+        assert dry_run.status_code == 412
+        now = service.get(NODE).headers["ETag"]
+        assert service.request(method, path, json=body, headers={"If-Match": f'"x", {now}'}).is_success
+        assert service.request(method, path, json=body, headers={"If-Match": now}).is_success is (
+            method == "PUT" and path == self.CLAIM
+        )
+
+    def test_a_star_means_whatever_it_is(self, service: httpx2.Client, etag: str) -> None:
+        star = {"If-Match": "*"}
+        assert service.put("/blocklist/nodes/n2", json=block(), headers=star).status_code == 412
+        assert service.put(f"{NODE}/claims/team-b", json=claim(), headers=star).status_code == 412
+        assert service.put(self.CLAIM, json=claim(cause="fan"), headers=star).status_code == 200
+        none = {"If-None-Match": "*"}
+        assert service.put(self.CLAIM, json=claim(), headers=none).status_code == 412
+        assert service.put(NODE, json=block(allowMerge=True), headers=none).status_code == 412
+        assert service.put(f"{NODE}/claims/team-b", json=claim(), headers=none).status_code == 201
+        assert etag != service.get(NODE).headers["ETag"]
+
+    def test_a_claim_that_has_ended_is_a_change(self, service: httpx2.Client, clock: ManualClock) -> None:
+        put(service, "team-a")
+        put(service, "team-b", endTimestamp=clock() + 1000)
+        etag = service.get(NODE).headers["ETag"]
+        clock.advance(1)
+        assert service.delete(NODE, headers={"If-Match": etag}).status_code == 412
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [("PUT", "/blocklist/nodes"), ("DELETE", "/blocklist/nodes?selector=a"), ("DELETE", "/claims/me?node=n1")],
+    )
+    def test_several_nodes_have_no_etag(self, service: httpx2.Client, etag: str, method: str, path: str) -> None:
+        body = {"n1": block(allowMerge=True)} if method == "PUT" else None
+        refused = service.request(method, path, json=body, headers={"If-Match": etag})
+        assert "one node or claim" in problem_of(refused, 400)["detail"]

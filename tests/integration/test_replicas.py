@@ -96,6 +96,20 @@ class TestWriting:
             assert writer.delete(node).status_code == 200
             assert second.delete(node).status_code == 404
 
+    def test_of_concurrent_claims_with_one_etag_one_is_made(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str
+    ) -> None:
+        client_a.put(node, json=block()).raise_for_status()
+        etag = client_a.get(node).headers["ETag"]
+
+        def send(number: int) -> int:
+            client = (client_a, client_b)[number % 2]
+            path = f"{node}/claims/owner-{number}"
+            return client.put(path, json=claim(), headers={"If-Match": etag}).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sorted(pool.map(send, range(8))) == [201] + [412] * 7
+
     def test_a_batch_conflicts_with_a_block_of_another_replica(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.main import SECURITY_HEADERS
+from app.main import SECURITY_HEADERS, VERSION_HEADER
 from tests.integration.conftest import Start
 from tests.integration.listeners import put, registration_body, wait_until_pushed
 from tests.integration.problems import problem_of
@@ -65,7 +65,7 @@ class TestSecurityHeaders:
         ]
         assert [response.status for response in responses] == [200, 200, 200, 304, 201, 409, 200, 404, 200, 431, 400]
         for response in responses:
-            for name, value in SECURITY_HEADERS:
+            for name, value in (*SECURITY_HEADERS, VERSION_HEADER):
                 assert [own for key, own in response.headers if key == name] == [value]
 
 

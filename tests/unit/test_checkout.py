@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,11 @@ def test_git_ignores_what_a_service_in_the_checkout_creates() -> None:
     ]
     ignored = subprocess.run(["git", "check-ignore", *created], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ignored.stdout.split() == created
+
+
+def test_each_meaning_of_409_has_a_type_which_the_docs_name() -> None:
+    kinds = [kind for kind, status in app.api.responses.STATUS.items() if status == HTTPStatus.CONFLICT]
+    types = [app.api.responses.TYPES[kind] for kind in kinds]
+    assert len(set(types)) == len(kinds)
+    docs = (ROOT / "docs" / "api.md").read_text()
+    assert [name for name in types if f"| `{name.rpartition(':')[2]}` |" not in docs] == []
