@@ -110,7 +110,7 @@ def _with_preconditions(request: Request, command: Command[T]) -> Command[T]:
             current.add(node_etag(draft, node, draft.now))
         if required is not None and not required & current:
             state = "not as it was read" if node is not None and exists else "not there"
-            raise PreconditionFailedError(f"{what} {state}. Read it again, and decide anew. Nothing was changed.")
+            raise PreconditionFailedError(f"{what} {state}. Read it again, and decide again. Nothing was changed.")
         if excluded is not None and excluded & current:
             raise PreconditionFailedError(f"{what} there, which If-None-Match excludes. Nothing was changed.")
         return command(draft)

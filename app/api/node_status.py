@@ -222,8 +222,14 @@ async def wait_until_applied(
         (b"preference-applied", b"wait=%d%b" % (wait.seconds, by.encode())),
         # A listener that has acknowledged a later change that reverses this one does not have it in force.
         (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.total)),
-        *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
+        *((header, _named(ids)) for header, ids in named.items() if ids),
     ]
+
+
+def _named(ids: Sequence[str]) -> bytes:
+    """The ids in a header: the first ones, and how many more there are."""
+    more = [f"and {len(ids) - MAX_NAMED} more"] if len(ids) > MAX_NAMED else []
+    return ", ".join([*ids[:MAX_NAMED], *more]).encode()
 
 
 def _is_applied(directory: ListenerDirectory, revision: int, node_ids: Collection[str], wait: Wait) -> bool:

@@ -97,6 +97,10 @@ def applied_message(
         *([f"refused by {', '.join(refused)}"] if refused else []),
         *([f"pending: {', '.join(pending)}"] if pending else []),
     ]
+    # A response names the first of many.
+    unnamed = progress.total - progress.applied - len(refused) - len(pending)
+    if unnamed > 0 and not progress.superseded:
+        parts.append(f"and {unnamed} more, see status")
     return "; ".join(parts)
 
 

@@ -232,7 +232,8 @@ class ApiResponse:
 
 
 def _ids(header: str) -> tuple[str, ...]:
-    return tuple(header.split(", ")) if header else ()
+    """The ids in a header; those beyond the first 20 are only counted there: `a, b, and 37 more`."""
+    return tuple(part for part in header.split(", ") if part and " " not in part)
 
 
 def parse_object(value: object) -> Json:
