@@ -72,7 +72,7 @@ def test_names_that_yarn_does_not_know_are_not_here_and_harm_nothing(scene: Scen
         scene.wait_not_here("nosuch", "x999.other.test")
         known = {node.id: node.labels for node in client.known_nodes().nodes}
         capacity = {"capacity.yarn/memory-mb": str(MEGABYTES), "capacity.yarn/vcores": str(VCORES)}
-        assert known == {key: {"rack": "default-rack", **capacity} for key in scene.yarn.nodes}
+        assert known == {key: {"cluster": "yarn", "rack": "default-rack", **capacity} for key in scene.yarn.nodes}
         scene.unblock(W2)
         scene.wait(lambda: scene.labels() == {})
 
