@@ -168,6 +168,9 @@ test-postgresql: $(VENV)/dev.stamp
 openapi: $(VENV)/service.stamp
 	$(BIN)/blocklist openapi > openapi/blocklist.json
 
+versions: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.docs.versions
+
 settings: $(VENV)/service.stamp
 	$(BIN)/blocklist settings --into docs/settings.md
 

@@ -22,7 +22,7 @@ from tests.integration.process import ROOT
 from tests.spark_versions import environment
 
 _JOBS_PER_APPLICATION: Final = 25
-_VERSIONS: Final = ("3.5.9", "4.0.5")
+VERSIONS: Final = ("3.5.9", "4.0.5")
 _VERSION_TESTS: Final = ("tests/applications", "tests/kubernetes/spark")
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     chaos.add_argument("--jobs", type=int, default=200)
     chaos.add_argument("--seed", type=int, default=secrets.randbits(32), help="determines jobs and responses")
     versions = commands.add_parser("versions", help="these applications, and those on Kubernetes, with other Sparks")
-    versions.add_argument("versions", nargs="*", default=_VERSIONS)
+    versions.add_argument("versions", nargs="*", default=VERSIONS)
     given = parser.parse_args()
     return _chaos(given.jobs, given.seed) if given.command == "chaos" else _versions(given.versions)
 

@@ -1,4 +1,4 @@
-"""docs/settings.md agrees with the code."""
+"""docs/settings.md agrees with the code, and the table of versions in README.md with the tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from app import settings_docs
 from app.settings import CLIENT_SETTINGS, PREFIX, Settings, read_settings
 from blocklist.cli.environment import DEFAULT_TIMEOUT, SETTINGS
 from blocklist.client import DEFAULT_URL
+from tests.docs import versions
 from tests.integration.process import ROOT, environment, run_app
 
 PAGE: Final = ROOT / "docs" / "settings.md"
@@ -43,3 +44,9 @@ def test_the_names_and_defaults_of_the_client() -> None:
     assert set(settings_docs.CLIENT_SETTINGS) == set(SETTINGS)
     defaults = {name: default for name, (default, _) in settings_docs.CLIENT_SETTINGS.items() if default}
     assert defaults == {"URL": DEFAULT_URL, "TIMEOUT": DEFAULT_TIMEOUT}
+
+
+def test_the_versions_are_those_of_the_tests() -> None:
+    page = versions.README.read_text(encoding="utf-8")
+    assert versions.fill(page) == page, "README.md is stale: run make versions"
+    assert re.search(r"^\| PostgreSQL \| 14, .*\d \|$", page, re.MULTILINE)
