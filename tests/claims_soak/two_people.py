@@ -34,7 +34,7 @@ _OTHERS: Final = 9
 """Nodes that are never blocked: at most half of all may be."""
 _FINGERPRINTS: Final = ("00000000000000a1", "00000000000000b2")
 _DURATIONS: Final = ("90s", "10m", "1h", "5h", "forever")
-_INTERRUPTED: Final = 0.0
+_INTERRUPTED: Final = 0.2
 """How often somebody else changes a node while a command runs."""
 _MAX_IDLE: Final = 1200
 """Seconds of the service's time between two verbs."""
