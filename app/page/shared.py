@@ -24,7 +24,7 @@ from app.engine.cached_list import accepts_gzip
 from app.net.urls import URL, TicketLinks, is_http_url
 from app.service import Service, service_of
 from blocklist.model.changes import Author, Source
-from blocklist.model.errors import NotFoundError
+from blocklist.model.errors import ForbiddenError, NotFoundError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
 
@@ -125,8 +125,11 @@ async def _reader(request: Request, principal: Annotated[Principal, Depends(Requ
 
 
 async def _operator(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]) -> Visitor:
-    # The page blocks and unblocks for all owners.
-    principal.check_may_unblock()
+    if principal.owners is not None:
+        raise ForbiddenError(
+            "The page changes blocks for all owners; your token may change the claims of"
+            f" {', '.join(principal.owners)} only: use the command or the API for these."
+        )
     return await _visitor(request, principal)
 
 

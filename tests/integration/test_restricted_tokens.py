@@ -110,7 +110,10 @@ def test_a_session_of_the_page_has_the_restriction_of_its_token(secured: Secured
     token = secured.make_token(Role.OPERATOR, "x", owners=["maintenance"])["token"]
     with secured.client() as visitor:
         visitor.post("/login", data={"token": token})
-        assert visitor.get("/page/block").status_code == 403
+        for page in ("block", f"nodes/{node.rpartition('/')[2]}/extend", "selection/extend"):
+            refused = visitor.get(f"/page/{page}")
+            assert refused.status_code == 403
+            assert "The page changes blocks for all owners" in refused.text
         assert visitor.get("/blocklist").status_code == 200
 
 
