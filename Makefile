@@ -168,6 +168,8 @@ test-postgresql: $(VENV)/dev.stamp
 openapi: $(VENV)/service.stamp
 	$(BIN)/blocklist openapi > openapi/blocklist.json
 
+# The table in README.md of what the tests run with.
+.PHONY: versions
 versions: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.docs.versions
 
