@@ -95,15 +95,18 @@ class _NamedOwners:
         for _ in range(_MAX_NAMED_AGAIN):
             with suppress(PreconditionFailedError):
                 return self._client.unblock_node(node_id, if_match=self._etags[node_id], **how)
-            self._client.claims(node_id)  # Raises what is the matter if it is not blocked.
+            if not self._client.claims(node_id):
+                # A free node that has dismissals.
+                raise NotFoundError(f"Node {node_id} is not blocked.")
             self.name([node_id])
         return self._client.unblock_node(node_id, if_match=self._etags[node_id], **how)
 
     def _read(self, node_id: str) -> tuple[list[Claim], str]:
         try:
-            return self._client.claims_with_etag(node_id)
+            claims, etag = self._client.claims_with_etag(node_id)
         except (NotFoundError, AmbiguousNodeError):
             return [], _NO_CLAIMS  # The request to unblock it says so.
+        return claims, etag or _NO_CLAIMS
 
 
 def _dry_run_unblock(
