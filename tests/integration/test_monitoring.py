@@ -65,9 +65,6 @@ class TestRules:
         assert found == [(name, f"runbooks.md#{name.lower()}") for name in names]
         assert {name.lower() for name in names} <= anchors(ROOT / "docs" / "runbooks.md")
 
-    def test_the_chart_has_the_same_rules(self) -> None:
-        assert (ROOT / "deploy/helm/files/alerts.yml").read_text() == (FOLDER / "alerts.yml").read_text()
-
 
 class TestDashboard:
     def test_panels_do_not_overlap_and_have_a_data_source(self) -> None:
