@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from app.alertmanager import AlertmanagerPost
 from app.api.authentication import PUBLIC, required_role
 from app.api.responses import (
+    PATHS_WITH_REVISION,
     CompactedProblem,
     ConflictProblem,
     ConflictsProblem,
@@ -60,6 +61,36 @@ _PRECONDITIONS = [
         "If-None-Match": "Change it only if it does not have this `ETag`; `*`: if it is not there.",
     }.items()
 ]
+_HEADERS = {
+    "Blocklist-Version": "The version of the service.",
+    "X-Request-ID": "The id of the request in the log: of changes, of errors, and where the request gave one.",
+    "Blocklist-Revision": "Of a change the revision that it made; otherwise that of the list.",
+    "Blocklist-History": "The history to which the revision belongs.",
+    "ETag": "The tag of what the response shows.",
+    "Age": "While the database is unavailable: for how many seconds this may have been out of date.",
+    "Cache-Control": "Whether the response may be stored.",
+    "Vary": "The headers of the request on which the body depends.",
+    "Content-Encoding": "gzip, if the body is compressed.",
+    "Preference-Applied": "The part of `Prefer` that was followed.",
+    "Blocklist-Applied": "With `Prefer: wait`: how many listeners have applied the change, and of how many: `5/7`.",
+    "Blocklist-Refused": "Listeners that refuse the change: at most 20, and how many more.",
+    "Blocklist-Not-Applied": "Listeners that have not applied the change yet: at most 20, and how many more.",
+    "Blocklist-Not-Here": "Listeners that have none of the nodes: at most 20, and how many more.",
+    "Blocklist-Superseded": "Nodes that were changed otherwise meanwhile: at most 20, and how many more.",
+    "Warning": "A sentence for people, such as that a label or a name is not clear.",
+    "WWW-Authenticate": "How to authenticate.",
+    "Retry-After": "After how many seconds to try again.",
+}
+_OF_CACHED_READS = ("ETag", "Cache-Control", "Vary", "Content-Encoding", "Preference-Applied", "Warning")
+_OF_CHANGES = (
+    "Preference-Applied",
+    "Blocklist-Applied",
+    "Blocklist-Refused",
+    "Blocklist-Not-Applied",
+    "Blocklist-Not-Here",
+    "Blocklist-Superseded",
+    "Warning",
+)
 _DEFAULT_SERVER = {"url": "http://127.0.0.1:8224", "description": "A service on this machine, with default settings."}
 _THIS_SERVER = {"url": "/", "description": "The service that sent this document."}
 
@@ -86,6 +117,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=__version__, description=_DESCRIPTION, routes=app.routes, servers=servers
     )
     _add_models(built.setdefault("components", {}).setdefault("schemas", {}))
+    _add_security(app, built)
     for name, path in built["paths"].items():
         for method, operation in path.items():
             # FastAPI declares 422 responses; here an invalid request is a 400 problem.
@@ -95,11 +127,32 @@ def _build(app: FastAPI) -> dict[str, Any]:
                 operation["responses"] |= {str(status): it for status, it in problem_responses(412).items()}
             for parameter in operation.get("parameters", ()):
                 _simplify(parameter)
-            for response in operation["responses"].values():
+            for status, response in operation["responses"].items():
+                for header in _headers_of(name, method, int(status)):
+                    headers = response.setdefault("headers", {})
+                    headers.setdefault(header, {"$ref": f"#/components/headers/{header}"})
                 for content in response.get("content", {}).values():
                     _open_choice(content)
-    _add_security(app, built)
+    built["components"]["headers"] = {
+        name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()
+    }
     return _with_inline_enumerations(built)
+
+
+def _headers_of(path: str, method: str, status: int) -> list[str]:
+    """The headers that the responses of an operation with this status may have, apart from those of HTTP itself."""
+    found = ["Blocklist-Version", "X-Request-ID"]
+    if path.startswith(PATHS_WITH_REVISION):
+        found += ["Blocklist-Revision", "Blocklist-History"]
+    if method == "get" and status in {200, 304, 404, 409}:
+        found.append("Age")
+    if method == "get" and status in {200, 304}:
+        found += _OF_CACHED_READS
+    if path == "/tokens" and method == "post":
+        found.append("Cache-Control")
+    if method in {"put", "delete"} and status < 300 and path.startswith(("/blocklist/nodes", "/claims")):
+        found += _OF_CHANGES
+    return found + {401: ["WWW-Authenticate"], 503: ["Retry-After"]}.get(status, [])
 
 
 def _add_models(schemas: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ from blocklist.wire.body import (
 )
 from blocklist.wire.nodes import NodeBody
 
-_PATHS_WITH_REVISION: Final = (
+PATHS_WITH_REVISION: Final = (
     "/blocklist",
     "/claims",
     "/listeners",
@@ -70,7 +70,7 @@ _PATHS_WITH_REVISION: Final = (
 
 def revision_headers(request: Request, revision: int | None = None) -> list[tuple[bytes, bytes]]:
     """The revision and history headers of API responses; of the current revision unless one is given."""
-    if not request.scope["path"].startswith(_PATHS_WITH_REVISION):
+    if not request.scope["path"].startswith(PATHS_WITH_REVISION):
         return []
     tracker = service_of(request).view.tracker
     return [
