@@ -156,7 +156,7 @@ def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path,
     (tmp_path / "Program.java").write_text(JAVA_PROGRAM)
     javac = require({"javac": "default-jdk-headless"})["javac"]
     run([javac, "-nowarn", "-d", "out", "-cp", classpath, "Program.java", *files], cwd=tmp_path)
-    token = secured.tokens[Role.OPERATOR]
+    token = secured.tokens[Role.ADMIN]
     java = require({"java": "default-jdk-headless"})["java"]
     try:
         printed = run([java, "-cp", f"out:{classpath}", "Program", secured.process.url, token], cwd=tmp_path)
@@ -183,7 +183,7 @@ def test_the_client_for_go_compiles_and_works(generator: Path, tmp_path: Path, s
     (tmp_path / "program" / "main.go").write_text(GO_PROGRAM)
     env = os.environ | {"GOFLAGS": "-mod=mod"}
     run([go, "vet", "./..."], cwd=tmp_path, env=env)
-    arguments = [secured.process.url, secured.tokens[Role.OPERATOR]]
+    arguments = [secured.process.url, secured.tokens[Role.ADMIN]]
     printed = run([go, "run", "./program", *arguments], cwd=tmp_path, env=env)
     assert printed.splitlines() == [
         "201 409 200 200 404",

@@ -78,7 +78,7 @@ def test_the_python_client_blocks_reads_and_unblocks(
     client_folder: Path, generator_python: Path, secured: SecuredService
 ) -> None:
     env = os.environ | {"PYTHONPATH": str(client_folder)}
-    arguments = [secured.process.url, secured.tokens[Role.OPERATOR]]
+    arguments = [secured.process.url, secured.tokens[Role.ADMIN]]
     done = json.loads(run([str(generator_python), "-c", PROGRAM, *arguments], env=env))
     assert done["statuses"] == [201, 409, 200, 200, 200, 304, 200, 404]
     assert done["blocked"]["endTimestamp"] == "4102444800000"

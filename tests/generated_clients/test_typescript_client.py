@@ -101,7 +101,7 @@ def test_the_typescript_client_blocks_reads_and_unblocks(project: Path, secured:
     (project / "program.ts").write_text(PROGRAM)
     run(node_command("tsc"), cwd=project)
     node = require({"node": "nodejs"})["node"]
-    done = json.loads(run([node, "program.js", secured.process.url, secured.tokens[Role.OPERATOR]], cwd=project))
+    done = json.loads(run([node, "program.js", secured.process.url, secured.tokens[Role.ADMIN]], cwd=project))
     assert done["statuses"] == [201, 409, 200, 200, 200, 404]
     assert done["applied"] == ["wait=1", "wait=1"]
     assert done["end"] == "4102444800000"
