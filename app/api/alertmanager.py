@@ -9,14 +9,14 @@ from fastapi import APIRouter, Request, Response
 
 from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
 from app.api.authentication import ClaimsOperator, author
-from app.api.parameters import body_schema, parse_in_turns, read_body
+from app.api.parameters import KNOWN_PARAMETERS, body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError
 from blocklist.wire.body import Json, dump_json
 
-router = APIRouter(tags=["Integrations"])
+router = APIRouter(tags=["Integrations"], dependencies=[KNOWN_PARAMETERS])
 
 MAX_POST_BODY: Final = 2 * 1024 * 1024
 """Maximum size of a post, in bytes."""

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from starlette.types import Receive, Send
 
 from app.api.authentication import REQUIRE_READER, end_with_credential, slots_of
-from app.api.parameters import Limit, MinRevision, Revision, Timestamp
+from app.api.parameters import KNOWN_PARAMETERS, Limit, MinRevision, Revision, Timestamp
 from app.api.responses import CompactedProblem, JsonResponse, problem_responses
 from app.service import service_of
 from app.store.queries import ChangeFilter
@@ -24,7 +24,7 @@ from blocklist.wire.changes import ChangesPage, change_body
 
 log = structlog.get_logger(__name__)
 
-router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {

@@ -25,7 +25,7 @@ from app.api.change import (
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
-    AllowedParameters,
+    KNOWN_PARAMETERS,
     Limit,
     MinRevision,
     NodeId,
@@ -115,7 +115,7 @@ class ClaimedNodes(NamedTuple):
         )
 
 
-router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _ANY: Final = r"[^*/\x00-\x1f\x7f-\x9f\ufffd]"
 _EDGE: Final = r"[^\s*/.\x00-\x1f\x7f-\x9f\ufffd]"
@@ -123,7 +123,6 @@ _EDGE: Final = r"[^\s*/.\x00-\x1f\x7f-\x9f\ufffd]"
 _PART: Final = rf"(?:{_EDGE}(?:{_ANY}*(?:{_EDGE}|\.))?|\.{_ANY}*{_EDGE}|\.{_ANY}+\.)"
 OWNER_PATTERN: Final = rf"^{_PART}(?:/{_PART})*$"
 """The rule of check_owner, for JSON Schema."""
-_PUT_PARAMETERS: Final = Depends(AllowedParameters("dryRun", "force", "strict"))
 _REFUSED: Final = (
     "A limit was reached, or the node has 32 claims (`type` ends in `limit`); with `strict=true` no listener knows it"
     " (`unknown-node`); the owner was dismissed after `lastEvidenceTimestamp` (`dismissed`). Nothing was changed."
@@ -198,7 +197,6 @@ async def get_node_claims(request: Request, node_id: NodeId) -> Response:
     "/blocklist/nodes/{node_id}/claims/{owner:owner}",
     summary="Create or replace a claim",
     operation_id="putClaim",
-    dependencies=[_PUT_PARAMETERS],
     response_model=PutClaimBody | DryRunBody,
     responses={
         200: {"description": "The claim is replaced. Or with `dryRun=true` what it would do; nothing was changed."},
@@ -225,7 +223,6 @@ async def put_claim(request: Request, node_id: NodeId, owner: Owner, change: Blo
     "/blocklist/nodes/{node_id}/claims/{owner:owner}",
     summary="Remove a claim",
     operation_id="removeClaim",
-    dependencies=[Depends(AllowedParameters("dryRun"))],
     response_model=RemovedClaimBody | DryRunBody,
     responses={
         200: {"description": "The claim is removed. Or with `dryRun=true` what it would do; nothing was changed."},
@@ -297,7 +294,6 @@ async def _claimed_at(service: Service, at: int | None) -> tuple[ClaimedNodes, i
     "/claims/{owner:owner}",
     summary="Create or replace claims on several nodes",
     operation_id="putClaims",
-    dependencies=[_PUT_PARAMETERS],
     response_model=dict[str, PutClaimResult] | DryRunBody,
     responses={
         200: {"description": "By node id the `status` (201 created, 200 replaced), claim and node. Or a dry run."},
@@ -327,7 +323,6 @@ async def put_claims(request: Request, owner: Owner, change: Blocking) -> Respon
     "/claims/{owner:owner}",
     summary="Remove claims on several nodes",
     operation_id="removeClaims",
-    dependencies=[Depends(AllowedParameters("dryRun", repeatable="node"))],
     response_model=dict[str, RemovedClaimBody] | DryRunBody,
     responses={
         200: {"description": "By node id the node after its claim was removed. Or a dry run."},

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 from app.api.authentication import REQUIRE_READER
 from app.api.node_status import task_managers_on
 from app.api.nodes import ReadSelector, warnings_of
-from app.api.parameters import Limit, NodeId
+from app.api.parameters import KNOWN_PARAMETERS, Limit, NodeId
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, problem_responses, revision_headers
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of
@@ -28,7 +28,7 @@ from blocklist.model.selector import Selector
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json
 from blocklist.wire.listeners import DriftListBody, KnownNodeBody, KnownNodesPage, drift_list_body
 
-router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _KINDS: Final = {
     SourceKind.FILE: "file",

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from app.api.authentication import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole, authenticate, listener_principal
-from app.api.parameters import AllowedParameters, ResourceId, body_schema, parse_in_turns, read_body
+from app.api.parameters import KNOWN_PARAMETERS, ResourceId, body_schema, parse_in_turns, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.listeners.state import ListenerEntry
 from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, RegistrationBody, SessionBody
@@ -30,7 +30,7 @@ from blocklist.wire.listeners import (
     listener_body,
 )
 
-router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 SessionId = Annotated[
     Id | None,
@@ -129,7 +129,6 @@ async def post_secret(request: Request, listener_id: ResourceId) -> Response:
 
 @router.delete(
     "/listeners/{id}",
-    dependencies=[Depends(AllowedParameters("sessionId"))],
     summary="Deregister a listener",
     operation_id="deregisterListener",
     status_code=204,
@@ -235,7 +234,7 @@ def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntr
 
 # Evidence: problems with nodes, as reported by running applications.
 
-evidence_router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER])
+evidence_router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 
 @evidence_router.head("/evidence", dependencies=[FROM_MEMORY], include_in_schema=False)

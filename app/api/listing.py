@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from app.api.authentication import REQUIRE_READER, check_after_wait, slots_of
 from app.api.nodes import ReadSelector, selected_by, warnings_of
-from app.api.parameters import MinRevision, Timestamp, list_at
+from app.api.parameters import KNOWN_PARAMETERS, MinRevision, Timestamp, list_at
 from app.api.responses import FROM_MEMORY, CompactedProblem, age_header, problem_responses
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_view import past_list
@@ -23,7 +23,7 @@ from blocklist.model.node import BlockedNode
 from blocklist.model.selector import Selector
 from blocklist.wire.nodes import ListedNode
 
-router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _NODES_PER_TURN = 500
 _EXAMPLE = {

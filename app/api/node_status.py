@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from fastapi import APIRouter, Header, Request, Response
 
 from app.api.authentication import REQUIRE_READER, slots_of
-from app.api.parameters import MinRevision, NodeId
+from app.api.parameters import KNOWN_PARAMETERS, MinRevision, NodeId
 from app.api.responses import JsonResponse, problem_responses
 from app.engine.handler import Outcome
 from app.listeners.state import ListenerDirectory, ListenerEntry
@@ -137,7 +137,7 @@ def state_at_all(service: Service, change: Change, listeners: Sequence[ListenerP
     )
 
 
-router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 MAX_NAMED: Final = 20
 """Maximum number of listeners named in a header."""

@@ -15,7 +15,7 @@ from app.api.change import Blocking, Freeing, Replace, RequestedChange, node_eta
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
-    AllowedParameters,
+    KNOWN_PARAMETERS,
     MinRevision,
     NodeId,
     body_schema,
@@ -180,14 +180,10 @@ def warnings_of(service: Service, selector: Selector | None) -> list[tuple[bytes
     return [(b"warning", b'299 - "%b"' % hint.encode()) for hint in hints]
 
 
-router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
+router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 # Access to an enum member is a Python call, so do it once.
 _CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
-_BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "replace"))
-_BLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "replace", "selector"))
-_UNBLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "selector", "owner"))
-_UNBLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "owner"))
 OnlyOwn = Annotated[
     Literal["me"] | None,
     Query(alias="owner", description="`me`: remove the caller's own claims only; claims of other owners stay."),
@@ -238,12 +234,11 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     return response
 
 
-@router.put("/blocklist/node/{node_id}", dependencies=[_BLOCK_PARAMETERS], include_in_schema=False)
+@router.put("/blocklist/node/{node_id}", include_in_schema=False)
 @router.put(
     "/blocklist/nodes/{node_id}",
     summary="Block a node",
     operation_id="blockNode",
-    dependencies=[_BLOCK_PARAMETERS],
     status_code=201,
     response_model=NodeBody,
     responses={
@@ -298,7 +293,6 @@ def block_response(service: Service, outcome: Outcome[BlockedNode]) -> tuple[HTT
     "/blocklist/nodes",
     summary="Block several nodes",
     operation_id="blockNodes",
-    dependencies=[_BLOCK_NODES_PARAMETERS],
     response_model=dict[str, NodeResult] | DryRunBody,
     responses={
         200: {"description": "All nodes are blocked: by id the `status` (201 or 202) and the node. Or a dry run."},
@@ -340,7 +334,6 @@ async def _block_many_command(
     "/blocklist/nodes",
     summary="Unblock the selected nodes",
     operation_id="unblockNodes",
-    dependencies=[_UNBLOCK_NODES_PARAMETERS],
     response_model=dict[str, UnblockedNode] | DryRunBody,
     responses={
         200: {
@@ -375,12 +368,11 @@ async def delete_nodes(
     return response
 
 
-@router.delete("/blocklist/node/{node_id}", dependencies=[_UNBLOCK_PARAMETERS], include_in_schema=False)
+@router.delete("/blocklist/node/{node_id}", include_in_schema=False)
 @router.delete(
     "/blocklist/nodes/{node_id}",
     summary="Unblock a node",
     operation_id="unblockNode",
-    dependencies=[_UNBLOCK_PARAMETERS],
     response_class=Response,
     responses={200: _UNBLOCKED, **problem_responses(400, 404, 409, 413, 503, _409=AMBIGUOUS)},
     openapi_extra=EMPTY_BODY,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Path, Query, Request
+from fastapi.dependencies.models import Dependant
 from pydantic import BeforeValidator, Field
 from starlette.requests import ClientDisconnect
 
@@ -101,29 +103,36 @@ MinRevision = Depends(_wait_for_revision)
 """Waits for `?minRevision=`. Raises UnavailableError on timeout, UnauthorizedError if the credential has ended."""
 
 
-class AllowedParameters:
-    """A dependency of routes that change something: allows only these query parameters, each at most once.
+async def known_parameters(request: Request) -> None:
+    """Raises InvalidError for a query parameter that the route does not have, or for one that is given twice.
 
-    `repeatable` may be given several times.
-    Other routes ignore unknown parameters, but here a misspelt `?dryrun=true` would make a real change.
-    Raises InvalidError.
+    A misspelt `?dryrun=true` would make a real change, and a misspelt `?selectr=` return the whole list.
     """
+    if not request.scope["query_string"]:
+        return
+    allowed = _query_parameters(request.scope["route"].dependant)
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name in allowed and (allowed[name] or names.count(name) == 1):
+            continue
+        fault = "Repeated" if name in allowed else "Unknown"
+        near = get_close_matches(name[:100], allowed, n=1) if name not in allowed else []
+        hint = f"did you mean {near[0]}? " if near else ""
+        listed = f"Allowed: {', '.join(sorted(allowed))}." if allowed else "This route has none."
+        end = "" if request.method in {"GET", "HEAD"} else " Nothing was changed."
+        raise InvalidError(f"{fault} query parameter {name[:100]!a}: {hint}{listed}{end}")
 
-    def __init__(self, *names: str, repeatable: str | None = None) -> None:
-        self._names = names
-        self._repeatable = repeatable
 
-    async def __call__(self, request: Request) -> None:
-        names = [name for name, _ in request.query_params.multi_items() if name != self._repeatable]
-        rejected = [name for name in names if name not in self._names or names.count(name) > 1]
-        if rejected:
-            allowed = ", ".join(self._names) + (
-                f"; any number of times: {self._repeatable}" if self._repeatable else ""
-            )
-            raise InvalidError(
-                f"Unknown or repeated query parameter {rejected[0][:100]!a}; allowed, at most once each: {allowed}."
-                " Nothing was changed."
-            )
+def _query_parameters(dependant: Dependant) -> dict[str, bool]:
+    """The query parameters of a route by name, and whether each may be given several times."""
+    found = {it.alias: "list" in str(it.field_info.annotation) for it in dependant.query_params}
+    for dependency in dependant.dependencies:
+        found |= _query_parameters(dependency)
+    return found
+
+
+KNOWN_PARAMETERS: Any = Depends(known_parameters)
+"""For all routers of the API, but of health and downloads, to whose URLs others add their own parameters."""
 
 
 # `?at=`: the list at a time in the past.

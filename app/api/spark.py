@@ -16,7 +16,7 @@ from fastapi import APIRouter, Header, Request, Response
 
 from app.api.authentication import PUBLIC, REQUIRE_READER, check_after_wait, slots_of
 from app.api.listing import LIST_HEADERS, PreparedResponse
-from app.api.parameters import MinRevision, require_revision
+from app.api.parameters import KNOWN_PARAMETERS, MinRevision, require_revision
 from app.api.responses import FROM_MEMORY, age_header, problem_responses
 from app.engine.list_view import ListView
 from app.service import service_of
@@ -51,12 +51,16 @@ _JAR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.head("/blocklist/table", dependencies=[REQUIRE_READER, MinRevision, FROM_MEMORY], include_in_schema=False)
+@router.head(
+    "/blocklist/table",
+    dependencies=[REQUIRE_READER, KNOWN_PARAMETERS, MinRevision, FROM_MEMORY],
+    include_in_schema=False,
+)
 @router.get(
     "/blocklist/table",
     summary="The blocked nodes as drivers need them",
     operation_id="getTable",
-    dependencies=[REQUIRE_READER, MinRevision, FROM_MEMORY],
+    dependencies=[REQUIRE_READER, KNOWN_PARAMETERS, MinRevision, FROM_MEMORY],
     response_class=Response,
     responses=_TABLE_RESPONSES,
 )

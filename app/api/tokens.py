@@ -7,7 +7,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 
 from app.api.authentication import Admin, Reader
-from app.api.parameters import ResourceId, body_schema, read_body
+from app.api.parameters import KNOWN_PARAMETERS, ResourceId, body_schema, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.requests import MAX_NODE_BODY, TokenRequest
 from app.service import service_of
@@ -18,7 +18,7 @@ from blocklist.model.roles import Role
 from blocklist.wire.body import dump_json, parse_json
 from blocklist.wire.tokens import CreatedTokenBody, IdentityBody, TokensBody, new_token_body, token_body
 
-router = APIRouter(tags=["Tokens"])
+router = APIRouter(tags=["Tokens"], dependencies=[KNOWN_PARAMETERS])
 
 
 @router.head("/whoami", dependencies=[FROM_MEMORY], include_in_schema=False)

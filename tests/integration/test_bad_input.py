@@ -224,3 +224,30 @@ def test_a_client_that_disconnects_in_its_body_changes_nothing(port: int, line: 
     body = json.dumps(block()).encode()
     whole = request("/blocklist/nodes/gone", line, method="PUT", body=body)
     exchange(port, whole[:-5], methods=())
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("/blocklist?selectr=rack%3Dr1", "Unknown query parameter 'selectr': did you mean selector?"),
+        ("/blocklist?details=true&details=false", "Repeated query parameter 'details':"),
+        ("/blocklist/table?x", "Unknown query parameter 'x':"),
+        ("/blocklist/nodes/n1?x=1", "Unknown query parameter 'x':"),
+        ("/blocklist/nodes/n1/status?x=1", "Unknown query parameter 'x':"),
+        ("/blocklist/changes?sinse=3", "Unknown query parameter 'sinse': did you mean since?"),
+        ("/nodes?label=rack", "Unknown query parameter 'label':"),
+        ("/claims?Owner=anna", "Unknown query parameter 'Owner': did you mean owner?"),
+        ("/listeners?role=JOB_MASTER", "Unknown query parameter 'role': This route has none."),
+        ("/drift?x=1", "Unknown query parameter 'x':"),
+        ("/whoami?x=1", "Unknown query parameter 'x':"),
+    ],
+)
+def test_a_read_refuses_a_query_parameter_that_it_does_not_have(
+    secured: SecuredInProcess, target: str, sentence: str
+) -> None:
+    """Otherwise a misspelt filter would be no filter."""
+    with secured.client(secured.admin) as client:
+        assert problem_of(client.get(target), 400)["detail"].startswith(sentence)
+        assert client.get("/healthz?from=balancer").status_code == 200
+    with secured.client() as nobody:
+        assert nobody.get(target).status_code in (400, 401)

@@ -135,7 +135,10 @@ def test_a_misspelt_parameter_makes_no_real_change(client: httpx.Client, method:
     send(client, "DELETE", "/blocklist/nodes/a")
     body = {"PUT nodes/a": block(), "PUT nodes": {"a": block()}}.get(f"{method} {path}")
     answer = send(client, method, f"/blocklist/{path}?{query}", body)
-    assert "allowed, at most once each: dryRun" in problem_of(answer, 400)["detail"]
+    detail = problem_of(answer, 400)["detail"]
+    assert detail.startswith(("Unknown query parameter ", "Repeated query parameter "))
+    assert detail.endswith(" Nothing was changed.")
+    assert "dryRun" in detail
     assert [client.get(f"/blocklist/nodes/{node_id}").status_code for node_id in ("a", "there")] == [404, 200]
 
 
