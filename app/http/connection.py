@@ -424,6 +424,14 @@ class HttpConnection(HttpToolsProtocol):
         if hosts != 1 and (hosts or self.parser.get_http_version() >= "1.1"):
             fault = "more than one Host header" if hosts else "no Host header"
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"The request has {fault}; send one.")
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and self.parser.get_http_version() < "1.1":
+            # RFC 9112, section 6.1: the framing is faulty, and a proxy may see another end of the body.
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "Transfer-Encoding needs HTTP/1.1.")
+        if codings and b",".join(codings).strip().lower() != b"chunked":
+            raise RefusedError(
+                HTTPStatus.NOT_IMPLEMENTED, "Transfer-Encoding may be chunked only; send the body plain."
+            )
 
     # Responses
 

@@ -229,3 +229,24 @@ def shut_down(port: int, payload: bytes) -> bytes:
         connection.sendall(payload)
         connection.shutdown(socket.SHUT_WR)
         return stream.read()
+
+
+@pytest.mark.parametrize(
+    ("version", "coding", "status"),
+    [
+        ("1.1", "gzip, chunked", 501),
+        ("1.1", "gzip,\tchunked", 501),
+        ("1.0", "chunked", 400),
+        ("1.1", "Chunked", 201),
+    ],
+)
+def test_a_body_in_another_transfer_coding_is_refused(
+    service: ServiceProcess, version: str, coding: str, status: int
+) -> None:
+    """RFC 9112, section 6.1. It would be read as if it were plain."""
+    with service.client() as client:
+        client.delete("/blocklist/nodes/coded")
+    head = f"PUT /blocklist/nodes/coded HTTP/{version}\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n"
+    payload = head.encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    (answer,) = exchange(service.port, payload, methods=["PUT"])
+    assert answer.status == status
