@@ -349,7 +349,10 @@ class ReportBody(RequestBody):
     ] = None
     schedulable: Annotated[
         Annotated[dict[NodeId, Reason], _ENTRIES] | None,
-        Field(description="Blocked nodes that still get work there: node id to their state. See GET /drift."),
+        Field(
+            description="Blocked nodes that still get work there: node id to their state. See GET /drift. Only from a"
+            " RESOURCE_MANAGER, as are `unschedulable` and `replaced`."
+        ),
     ] = None
     unschedulable: Annotated[
         Annotated[dict[NodeId, Reason], _ENTRIES] | None,

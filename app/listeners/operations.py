@@ -19,6 +19,7 @@ from app.watch import ChangeFeed
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.listener import (
     EMPTY_REPORT,
+    ONLY_FROM,
     FencedError,
     Listener,
     ListenerRole,
@@ -28,6 +29,12 @@ from blocklist.model.listener import (
     register,
 )
 from blocklist.model.tracker import BlocklistTracker
+from blocklist.wire.listeners import REPORT_FIELDS
+
+_KNOWS: Final = {
+    ListenerRole.JOB_MASTER: "JOB_MASTER runs tasks that could give any",
+    ListenerRole.RESOURCE_MANAGER: "RESOURCE_MANAGER knows all nodes of its cluster",
+}
 
 
 class HeartbeatRecorder:
@@ -63,12 +70,8 @@ class HeartbeatRecorder:
             current, session, acked, now=now, lease_time=lease_time, revision=revision, principal=principal
         )
         assert entry is not None
-        if report.evidence is not None and listener.role is not ListenerRole.JOB_MASTER:
-            raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
-        if report.not_here is not None and listener.role is not ListenerRole.RESOURCE_MANAGER:
-            raise InvalidError("notHere: only a RESOURCE_MANAGER knows all nodes of its cluster.")
-        if report.new_machines is not None and listener.role is not ListenerRole.RESOURCE_MANAGER:
-            raise InvalidError("newMachines: only a RESOURCE_MANAGER knows the machines of its cluster.")
+        for name in report.given().keys() - report.of_role(listener.role).given().keys():
+            raise InvalidError(f"{REPORT_FIELDS[name]}: only a {_KNOWS[ONLY_FROM[name]]}.")
         if report != EMPTY_REPORT:
             self._directory.check_size(entry, report)
         moved = listener.acked != entry.listener.acked

@@ -293,12 +293,8 @@ class Pusher:
         with isolated("metrics of pushes"):
             self._on_duration(monotonic() - started_at)
         self.sent += 1
-        report = response.report
         # What only the other role may report is dropped instead of refused: the acknowledgement counts.
-        if listener.role is ListenerRole.JOB_MASTER:
-            report = replace(report, not_here=None)
-        else:
-            report = replace(report, evidence=None)
+        report = response.report.of_role(listener.role)
         # If the list was reloaded meanwhile, the acknowledged revision is of another history.
         acked = batch.to_revision if batch.history == self._feed.history else None
         if response.error is not None:

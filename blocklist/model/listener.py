@@ -250,6 +250,10 @@ class Report:
         """The same with these fields alone."""
         return Report(**{name: value for name, value in self.given().items() if name in names})
 
+    def of_role(self, role: ListenerRole) -> Report:
+        """The same without what only the other role may report."""
+        return self.only([name for name in self.given() if ONLY_FROM.get(name, role) is role])
+
     def named_nodes(self) -> set[str]:
         """All nodes that the listener says it may use or has TaskManagers on."""
         return {*self.node_ids(), *(self.task_managers or {}).values()}
@@ -260,6 +264,17 @@ class Report:
 
 
 EMPTY_REPORT: Final = Report()
+ONLY_FROM: Final[Mapping[str, ListenerRole]] = MappingProxyType(
+    {
+        "evidence": ListenerRole.JOB_MASTER,
+        "not_here": ListenerRole.RESOURCE_MANAGER,
+        "schedulable": ListenerRole.RESOURCE_MANAGER,
+        "unschedulable": ListenerRole.RESOURCE_MANAGER,
+        "replaced": ListenerRole.RESOURCE_MANAGER,
+        "new_machines": ListenerRole.RESOURCE_MANAGER,
+    }
+)
+"""The fields of a Report that only one role may report: a job knows its tasks, a manager its cluster's nodes."""
 
 
 # Drift: where a listener's nodes are not as the list says, and since when. Pure; times are Unix milliseconds.

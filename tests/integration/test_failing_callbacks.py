@@ -421,7 +421,7 @@ class TestReadiness:
             tasks = set(service_of(client).task_health.restarts)
         assert tasks == {
             *("changes", "compaction", "connections", "database", "drift", "evidence", "expiry", "inventory"),
-            *("listeners", "notifications", "sessions", "tables", "tokens"),
+            *("listeners", "notifications", "replaced machines", "sessions", "tables", "tokens"),
         }
 
 

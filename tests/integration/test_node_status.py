@@ -183,11 +183,21 @@ class TestStatus:
         body = status(listener_client, "n")
         assert (body["applied"], body["of"], body["state"]) == (0, 1, field)
 
-    def test_only_a_resource_manager_knows_all_nodes_of_its_cluster(self, listener_client: httpx.Client) -> None:
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("notHere", ["n"]),
+            ("newMachines", {"n": 1}),
+            *((field, {"n": "forged"}) for field in ("replaced", "schedulable", "unschedulable")),
+        ],
+    )
+    def test_only_a_resource_manager_knows_all_nodes_of_its_cluster(
+        self, listener_client: httpx.Client, field: str, value: object
+    ) -> None:
         register(listener_client, "job")
-        answer = post_heartbeat(listener_client, "job", notHere=["n"])
-        problem = problem_of(answer, 400)
-        assert problem["detail"] == "notHere: only a RESOURCE_MANAGER knows all nodes of its cluster."
+        report: dict[str, Any] = {field: value}
+        problem = problem_of(post_heartbeat(listener_client, "job", **report), 400)
+        assert problem["detail"] == f"{field}: only a RESOURCE_MANAGER knows all nodes of its cluster."
 
     def test_what_is_pending_after_the_acknowledgement_is_in_force_once_it_is_not_reported_any_more(
         self, listener_client: httpx.Client

@@ -176,7 +176,7 @@ def test_after_a_restart_nothing_old_is_notified(
     settings = {**databases.settings(tmp_path), "notify_url": target.url}
     with in_process(clock, **settings) as service:
         client = service.client()
-        register(client, "app-1", leaseSeconds=3600)
+        register(client, "slurm", role=RM, leaseSeconds=3600)
         put(client, "a", action=EVACUATE)
         target.wait_for("blocklist: a blocked (with evacuation)", until=service.until)
         put(client, "b")
@@ -186,11 +186,11 @@ def test_after_a_restart_nothing_old_is_notified(
     with in_process(clock, **settings) as service:
         client = service.client()
         report: dict[str, Any] = {"refused": {"b": "last host"}, "unschedulable": {"c": "DOWN"}, "taskManagers": {}}
-        register(client, "app-1", leaseSeconds=3600)
-        heartbeat(client, "app-1", ackedRevision=2, **report)
+        register(client, "slurm", role=RM, leaseSeconds=3600)
+        heartbeat(client, "slurm", ackedRevision=2, **report)
         service.until(lambda: value(client, "blocklist_drift_nodes") == 1)
         put(client, "new", action=EVACUATE)
-        heartbeat(client, "app-1", ackedRevision=3, **report)
+        heartbeat(client, "slurm", ackedRevision=3, **report)
         expected = ["blocklist: new blocked (with evacuation)", "blocklist: new evacuated: nothing runs there any more"]
         target.wait_for(*before, *expected, until=service.until)
 

@@ -402,6 +402,7 @@ class TestFailures:
             b'{"taskManagers": {"tm bad": "a"}}',
             b'{"taskManagers": {"tm": "\xff"}}',
             b'{"taskManagers": null, "other": 1}',
+            b'{"newMachines": {"a": 1}, "replaced": {"a": "forged"}}',
             b'{"taskManagers": {%s}}' % b",".join(b'"tm-%d": "a"' % number for number in range(10_001)),
             b"[" * 100_000,
         ],

@@ -8,10 +8,9 @@ import httpx
 
 from app.listeners.drift import RELEASE_SECONDS
 from tests.alertmanager.posts import alert, post
-from tests.integration.bodies import all_changes, block, later
+from tests.integration.bodies import all_changes
 from tests.integration.conftest import StartInProcess
-from tests.integration.listeners import JM, RM, heartbeat, post_heartbeat, register
-from tests.integration.problems import problem_of
+from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.test_alertmanager import post_alerts
 
 ALERT: Final = {**alert("DiskFull"), "startsAt": "1970-01-01T00:16:39.5Z"}
@@ -53,11 +52,3 @@ def test_what_is_not_certain_ends_nothing(start_in_process: StartInProcess) -> N
         heartbeat(client, "k8s", replaced={"n1": "Registered again: it may be another machine."})
         service.clock.advance(10 * RELEASE_SECONDS)
         assert owners(client) == ["alertmanager"]
-
-
-def test_a_job_knows_no_machines(start_in_process: StartInProcess) -> None:
-    with start_in_process().client() as client:
-        register(client, "job", role=JM)
-        refused = post_heartbeat(client, "job", newMachines={"n1": later(0)})
-        assert problem_of(refused, 400)["detail"].startswith("newMachines: only a RESOURCE_MANAGER ")
-        assert client.put("/blocklist/nodes/n1", json=block()).status_code == 201
