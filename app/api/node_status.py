@@ -15,7 +15,7 @@ from app.api.authentication import REQUIRE_READER, slots_of
 from app.api.parameters import KNOWN_PARAMETERS, MinRevision, NodeId
 from app.api.responses import JsonResponse, problem_responses
 from app.engine.handler import Outcome
-from app.listeners.state import ListenerDirectory, ListenerEntry
+from app.listeners.state import ListenerEntry
 from app.service import Service, service_of
 from app.watch import applied_by, run_until_disconnect, wait_seconds
 from blocklist.model.changes import Change, ChangeType
@@ -164,10 +164,6 @@ class Wait(NamedTuple):
     seconds: int
     by: AppliedBy = ALL_LISTENERS
 
-    @property
-    def role(self) -> ListenerRole | None:
-        return ListenerRole.RESOURCE_MANAGER if self.by.managers else None
-
 
 async def requested_wait(request: Request, prefer: list[str] | None) -> Wait | None:
     """What `Prefer` asks, or None. Raises UnavailableError if the client has too many waiting requests."""
@@ -196,7 +192,7 @@ async def wait_until_applied(
         await service.registry.refresh()
 
     def settled() -> bool:
-        return feed.closed or feed.history != history or _is_applied(directory, revision, node_ids, wait)
+        return feed.closed or feed.history != history or directory.is_applied(revision, node_ids, wait.by)
 
     with await slots_of(request):
         await run_until_disconnect(request.receive, directory.acks.wait_for(settled, wait.seconds))
@@ -207,8 +203,8 @@ async def wait_until_applied(
             " node, and send the change again if it is missing.",
             retry_after=1,
         )
-    role = wait.role
-    progress = directory.progress(revision, node_ids, role) if current else directory.unknown_progress(role)
+    by = wait.by
+    progress = directory.progress(revision, node_ids, by) if current else directory.unknown_progress(by)
     later, blocked = await _changes_since(service, revision), service.view.tracker.blocked(service.clock())
     superseded = superseded_nodes(nodes, outcome.changes, later, blocked)
     named = {
@@ -217,9 +213,9 @@ async def wait_until_applied(
         b"blocklist-not-here": progress.not_here,
         b"blocklist-superseded": superseded,
     }
-    by = "" if wait.by == ALL_LISTENERS else f", applied-by={wait.by}"
+    waited_for = "" if by == ALL_LISTENERS else f", applied-by={by}"
     return [
-        (b"preference-applied", b"wait=%d%b" % (wait.seconds, by.encode())),
+        (b"preference-applied", b"wait=%d%b" % (wait.seconds, waited_for.encode())),
         # A listener that has acknowledged a later change that reverses this one does not have it in force.
         (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.total)),
         *((header, _named(ids)) for header, ids in named.items() if ids),
@@ -230,15 +226,6 @@ def _named(ids: Sequence[str]) -> bytes:
     """The ids in a header: the first ones, and how many more there are."""
     more = [f"and {len(ids) - MAX_NAMED} more"] if len(ids) > MAX_NAMED else []
     return ", ".join([*ids[:MAX_NAMED], *more]).encode()
-
-
-def _is_applied(directory: ListenerDirectory, revision: int, node_ids: Collection[str], wait: Wait) -> bool:
-    """Whether those that are waited for have applied the change, or cannot any more, as too many refuse it."""
-    if wait.by == ALL_LISTENERS:
-        return not directory.any_pending(revision, node_ids)
-    progress = directory.progress(revision, node_ids, wait.role)
-    still_possible = wait.by.is_met(progress.applied + len(progress.pending), progress.total)
-    return not still_possible or wait.by.is_met(progress.applied, progress.total)
 
 
 class _Strength(IntEnum):

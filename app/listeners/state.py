@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
@@ -42,7 +43,7 @@ from blocklist.model.names import (
     no_aliases,
     normalize_name,
 )
-from blocklist.model.node import NO_TASKS, BlockState, TaskCount, any_silent, block_state
+from blocklist.model.node import ALL_LISTENERS, NO_TASKS, AppliedBy, BlockState, TaskCount, any_silent, block_state
 from blocklist.model.reported_node import CLUSTER_LABEL, NodeSource, SourceKind, in_cluster
 from blocklist.model.usable_nodes import (
     ListenerNodes,
@@ -234,6 +235,30 @@ class ChangeProgress:
         return self.total - len(self.refused) - len(self.pending)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Standing:
+    """The revisions that listeners have confirmed, sorted, and how many refuse any block, or say not here of any."""
+
+    confirmed: Sequence[int]
+    refusing: int
+    elsewhere: int
+
+    @classmethod
+    def of(cls, entries: Collection[ListenerEntry]) -> Self:
+        return cls(
+            confirmed=sorted(entry.confirmed_revision for entry in entries),
+            refusing=sum(bool(entry.refused) for entry in entries),
+            elsewhere=sum(bool(entry.report.not_here) for entry in entries),
+        )
+
+    def is_open(self, revision: int, by: AppliedBy) -> bool:
+        """Whether it is certain that too few have applied a change, and that enough still may."""
+        total = len(self.confirmed)
+        confirmed = total - bisect_left(self.confirmed, revision)
+        counted = total - self.elsewhere
+        return not by.is_met(confirmed, total) and by.is_met(counted - self.refusing, counted)
+
+
 class ListenerDirectory:
     """All listeners, live or expired. `acks` notifies when a listener acknowledged, expired or was removed.
 
@@ -267,8 +292,8 @@ class ListenerDirectory:
         self._resource_managers: dict[str, ListenerEntry] = {}
         self._with_minimum: set[str] = set()
         self._signal_scheduled = False
-        # The lowest revision that a live listener has confirmed, as long as the event loop runs the same turn.
-        self._lowest_confirmed: int | None = None
+        # By whether only managers count, as long as the event loop runs the same turn.
+        self._standings: dict[bool, _Standing] = {}
         self.renewals_known_at: int | None = None
 
     def __len__(self) -> int:
@@ -362,20 +387,35 @@ class ListenerDirectory:
 
         Of hundreds of requests that wait, all ask this at each acknowledgement: most of them for a number.
         """
-        if self._lowest_confirmed is None:
-            self._lowest_confirmed = min((entry.confirmed_revision for entry in self.live()), default=revision)
-            asyncio.get_running_loop().call_soon(self._forget_lowest_confirmed)
-        if self._lowest_confirmed < revision:
+        confirmed = self._standing().confirmed
+        if confirmed and confirmed[0] < revision:
             return True
         return any(not _is_settled(entry, revision, node_ids) for entry in self.live())
 
-    def _forget_lowest_confirmed(self) -> None:
-        self._lowest_confirmed = None
+    def is_applied(self, revision: int, node_ids: Collection[str], by: AppliedBy) -> bool:
+        """Whether those that are waited for have applied the change, or cannot any more, as too many refuse it.
 
-    def progress(self, revision: int, node_ids: Collection[str], role: ListenerRole | None = None) -> ChangeProgress:
-        """Which live listeners, all or those of a role, have applied the change of these nodes at `revision`."""
+        Hundreds of requests may wait, as for any_pending: most of them are answered by numbers.
+        """
+        if by == ALL_LISTENERS:
+            return not self.any_pending(revision, node_ids)
+        if self._standing(managers=by.managers).is_open(revision, by):
+            return False
+        progress = self.progress(revision, node_ids, by)
+        still_possible = by.is_met(progress.applied + len(progress.pending), progress.total)
+        return not still_possible or by.is_met(progress.applied, progress.total)
+
+    def _standing(self, *, managers: bool = False) -> _Standing:
+        if not self._standings:
+            asyncio.get_running_loop().call_soon(self._standings.clear)
+        if managers not in self._standings:
+            self._standings[managers] = _Standing.of(self.live_managers() if managers else self.live())
+        return self._standings[managers]
+
+    def progress(self, revision: int, node_ids: Collection[str], by: AppliedBy = ALL_LISTENERS) -> ChangeProgress:
+        """Which live listeners, of those that `by` counts, have applied the change of these nodes at `revision`."""
         refused, pending, not_here, total = list[str](), list[str](), list[str](), 0
-        for entry in self._live_of(role):
+        for entry in self._counted(by):
             settled = _is_settled(entry, revision, node_ids)
             states = {entry.state_of(revision, node_id) for node_id in node_ids} if settled else set()
             if states == {BlockState.NOT_HERE}:
@@ -388,13 +428,13 @@ class ListenerDirectory:
                 refused.append(entry.id)
         return ChangeProgress(total=total, refused=refused, pending=pending, not_here=not_here)
 
-    def _live_of(self, role: ListenerRole | None) -> list[ListenerEntry]:
-        """The live listeners, all or those of a role, sorted by id."""
-        return sorted((it for it in self.live() if role in (None, it.listener.role)), key=lambda entry: entry.id)
+    def _counted(self, by: AppliedBy) -> list[ListenerEntry]:
+        """The live listeners, all or the managers, sorted by id."""
+        return sorted(self.live_managers() if by.managers else self.live(), key=lambda entry: entry.id)
 
-    def unknown_progress(self, role: ListenerRole | None = None) -> ChangeProgress:
+    def unknown_progress(self, by: AppliedBy = ALL_LISTENERS) -> ChangeProgress:
         """If it is unknown which registrations are current: none of the live listeners is known to have applied it."""
-        live = [entry.id for entry in self._live_of(role)]
+        live = [entry.id for entry in self._counted(by)]
         return ChangeProgress(total=len(live), refused=[], pending=live, not_here=[])
 
     def resource_managers_applied(self, revision: int) -> bool:
@@ -569,7 +609,7 @@ class ListenerDirectory:
         self._signal()
 
     def _signal(self) -> None:
-        self._lowest_confirmed = None
+        self._standings.clear()
         # Once for all that happens in one turn of the event loop.
         if not self._signal_scheduled:
             self._signal_scheduled = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from blocklist.model.evidence import TTL_MS, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole, Report
 from blocklist.model.names import ConfirmedNodes
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, BlockState
+from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode, BlockState
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.body import dump_json, parse_json
@@ -223,6 +224,50 @@ def test_an_acknowledgement_asks_each_listener_once_for_all_who_wait() -> None:
         await asyncio.sleep(0)
         assert once > 300
         assert count_calls(lambda: ask(500)) < once + 500 * 5
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("by", [AppliedBy(percent=95), AppliedBy(managers=True)], ids=str)
+def test_so_does_one_for_those_who_wait_for_some_listeners(by: AppliedBy) -> None:
+    async def scenario() -> None:
+        _, _, directory, _ = new_directory()
+        for number in range(300):
+            directory.add(resource_manager(f"rm-{number}"))
+
+        def ask(times: int) -> None:
+            assert not any(directory.is_applied(revision, ["n1"], by) for revision in range(1, times + 1))
+
+        once = count_calls(lambda: ask(1))
+        await asyncio.sleep(0)
+        assert once > 300
+        assert count_calls(lambda: ask(500)) < once + 500 * 10
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("percent", [1, 50, 95, 100])
+def test_a_wait_for_a_share_ends_when_it_is_reached_or_cannot_be_any_more(percent: int) -> None:
+    """What the numbers of all listeners tell at once agrees with what each of them has reported of the nodes."""
+    by, dice = AppliedBy(percent=percent), random.Random(percent)
+
+    async def scenario() -> None:
+        for _ in range(200):
+            _, _, directory, _ = new_directory()
+            for number in range(dice.randint(0, 8)):
+                entry = resource_manager(f"l-{number}")
+                entry.listener = replace(entry.listener, acked=dice.randint(0, 1))
+                directory.add(entry)
+                refused, pending, not_here = ({"n1": "why"} if dice.random() < 0.3 else {} for _ in range(3))
+                report = Report(refused=refused, pending=pending, not_here=frozenset(not_here))
+                directory.apply_report(entry, report, 0)
+            progress = directory.progress(1, ["n1"], by)
+            reached = by.is_met(progress.applied, progress.total)
+            possible = by.is_met(progress.applied + len(progress.pending), progress.total)
+            if percent < 100:
+                assert directory.is_applied(1, ["n1"], by) is (reached or not possible)
+            else:
+                assert directory.is_applied(1, ["n1"], by) is not bool(progress.pending)
 
     asyncio.run(scenario())
 
