@@ -19,7 +19,7 @@ from app.net.addresses import is_loopback
 from app.settings import Settings, SettingsError
 from app.store.database import database_exists, has_valid_token
 from app.store.tokens import TokenStore
-from blocklist.model.roles import Grants
+from blocklist.model.roles import ROLES_BY_NAME, Grants
 
 if TYPE_CHECKING:
     from app.auth.oidc import JwtVerifiers, OidcVerifier
@@ -59,11 +59,12 @@ def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, O
     issuer = settings.oidc_issuer
     if not issuer:
         return {}
+    grants = Grants.parse(settings.oidc_roles)
     claims = oidc.OidcConfig(
         issuer=issuer,
         audience=settings.oidc_audience,
         roles_claim=settings.oidc_roles_claim,
-        grants=Grants.parse(settings.oidc_roles),
+        grants=grants if grants.rules else ROLES_BY_NAME,
         name_claim=settings.oidc_name_claim,
     )
     return {issuer.rstrip("/"): oidc.OidcVerifier(claims, lambda: oidc.discover_keys(issuer), clock)}

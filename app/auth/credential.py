@@ -7,7 +7,7 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.logs import isolated
-from blocklist.model.claims import default_owner, owner_matches
+from blocklist.model.claims import default_owner, matches_any
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import PERMANENT
@@ -37,7 +37,7 @@ class Principal:
 
     def check_may_claim_for(self, owner: str) -> None:
         """Raise ForbiddenError unless it may change the claims of this owner."""
-        if self.owners is not None and not any(owner_matches(owner, pattern) for pattern in self.owners):
+        if self.owners is not None and not matches_any(owner, self.owners):
             raise ForbiddenError(f"Your token may change claims of {', '.join(self.owners)} only, not of {owner}.")
 
     def check_may_block(self) -> None:
@@ -51,7 +51,7 @@ class Principal:
             raise ForbiddenError(
                 f"Registering as a {role.value} requires the role {needed.value}; yours is {self.role.value}."
             )
-        if self.listeners is not None and not any(owner_matches(listener_id, it) for it in self.listeners):
+        if self.listeners is not None and not matches_any(listener_id, self.listeners):
             raise ForbiddenError(
                 f"Your token may register {', '.join(self.listeners)} only, not {listener_id}: an admin creates tokens"
                 " with other ids by `blocklist token create --listener`."

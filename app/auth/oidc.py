@@ -21,7 +21,7 @@ from app.auth.credential import KEY_ID_PREFIX, Credential, CredentialCache, Prin
 from app.net.addresses import check_secure_url, is_loopback
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
-from blocklist.model.roles import NO_GRANTS, Grant, Grants, Role
+from blocklist.model.roles import ROLES_BY_NAME, Grants, Role
 from blocklist.model.text import read_text
 
 log = structlog.get_logger(__name__)
@@ -234,7 +234,7 @@ class OidcConfig:
     issuer: str
     audience: str
     roles_claim: str = "roles"
-    grants: Grants = NO_GRANTS
+    grants: Grants = ROLES_BY_NAME
     name_claim: str = "preferred_username"
 
     def principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -248,7 +248,7 @@ class OidcConfig:
                 given=True,
             )
         roles = claim_at(claims, self.roles_claim)
-        grant = self.grants.of_any(_texts(roles)) if self.grants.rules else _as_grant(strongest_role(roles))
+        grant = self.grants.of_any(texts_in(roles))
         if grant is None:
             raise ForbiddenError(self._no_role(roles))
         subject = claims.get("sub")
@@ -259,7 +259,7 @@ class OidcConfig:
         needed = f"at least {Role.READER.value} of the roles {', '.join(Role)} is needed"
         if roles is None:
             return f"The JWT has no claim {self.roles_claim} (BLOCKLIST_OIDC_ROLES_CLAIM): {needed}."
-        if isinstance(roles, list | str) and self.grants.rules:
+        if isinstance(roles, list | str) and self.grants != ROLES_BY_NAME:
             return f"The JWT's claim {self.roles_claim} has no group to which BLOCKLIST_OIDC_ROLES gives a role."
         if isinstance(roles, list | str):
             return f"The JWT's claim {self.roles_claim} has none of the service's roles: {needed}."
@@ -384,21 +384,11 @@ def claim_at(claims: object, path: str) -> object:
     return None
 
 
-def strongest_role(roles: object) -> Role | None:
-    """The strongest role in a list, or in a string separated by blanks or commas; None if there is none."""
-    found = _texts(roles)
-    return max((role for role in Role if role.value in found), key=lambda role: role.rank, default=None)
-
-
-def _texts(values: object) -> Collection[str]:
+def texts_in(values: object) -> Collection[str]:
     """The texts in a list, or in a text separated by blanks or commas."""
     if isinstance(values, str):
         return values.replace(",", " ").split()
     return [value for value in values if isinstance(value, str)] if isinstance(values, list) else ()
-
-
-def _as_grant(role: Role | None) -> Grant | None:
-    return None if role is None else Grant(role)
 
 
 # Tokens of Kubernetes ServiceAccounts: JWTs of the API server of the cluster in which the service runs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -159,7 +159,7 @@ def live_claims(claims: Claims, now: int) -> Claims:
 
 def automatic_claims(claims: Claims) -> Claims:
     """The claims that no person made."""
-    return tuple(it for it in claims if any(owner_matches(it.owner, pattern) for pattern in AUTOMATIC_OWNERS))
+    return tuple(it for it in claims if matches_any(it.owner, AUTOMATIC_OWNERS))
 
 
 def check_room(claims: Sequence[Claim], owner: str, author: str | None) -> None:
@@ -204,9 +204,19 @@ def check_owner(owner: str) -> str:
 
 def check_owner_pattern(pattern: str) -> str:
     """Return `pattern`; raise InvalidError unless it is `*`, or an owner, or the beginning of owners and `*`."""
+    return check_pattern(pattern, check_owner)
+
+
+def check_pattern(pattern: str, check: Callable[[str], str]) -> str:
+    """Return `pattern`; raise what `check` does unless it is `*`, or a name that passes, or the beginning of some."""
     if pattern != "*":
-        check_owner(f"{pattern[:-1]}x" if pattern.endswith("*") else pattern)
+        check(f"{pattern[:-1]}x" if pattern.endswith("*") else pattern)
     return pattern
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Whether an owner, or an id, matches one of these patterns."""
+    return any(owner_matches(name, pattern) for pattern in patterns)
 
 
 def owner_matches(owner: str, pattern: str) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from blocklist.model.changes import Change, ChangeType, Source
-from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule, claim_of, owner_matches
+from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule, claim_of, matches_any
 from blocklist.model.draft import Draft
 from blocklist.model.errors import DismissedError, InvalidError
 from blocklist.model.names import (
@@ -490,7 +490,7 @@ def blocks_after(blocks: _Blocks, change: Change) -> _Blocks:
 
 def _counted(change: Change) -> list[Claim]:
     """The claims of automatic owners on the node after a change."""
-    return [it for it in change.claims if any(owner_matches(it.owner, pattern) for pattern in COUNTED_OWNERS)]
+    return [it for it in change.claims if matches_any(it.owner, COUNTED_OWNERS)]
 
 
 def _begun(blocks: _Blocks, change: Change) -> _Blocks:

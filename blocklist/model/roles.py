@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from blocklist.model.claims import check_owner_pattern
+from blocklist.model.claims import check_owner_pattern, check_pattern
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT, check_id
 
@@ -74,9 +74,7 @@ class NewToken:
 
 def check_id_pattern(pattern: str) -> str:
     """Return `pattern`; raise InvalidError unless it is `*`, or an id, or the beginning of ids and `*`."""
-    if pattern != "*":
-        check_id(f"{pattern[:-1]}x" if pattern.endswith("*") else pattern)
-    return pattern
+    return check_pattern(pattern, check_id)
 
 
 def check_token_name(name: str) -> str:
@@ -151,7 +149,8 @@ class Grants:
         return self.of_any((f"{namespace}/{name}", f"{namespace}/*"))
 
 
-NO_GRANTS: Final = Grants()
+ROLES_BY_NAME: Final = Grants(tuple((role.value, Grant(role)) for role in Role))
+"""Whoever has the name of a role has the role."""
 
 
 def _parse_grant(text: str) -> tuple[str, Grant]:
