@@ -213,7 +213,7 @@ class Settings(BaseSettings):
     @property
     def callback_policy(self) -> CallbackPolicy:
         """The hosts that may receive pushes."""
-        default = _LOOPBACK if self.auth == "off" else ""
+        default = "" if self._is_authenticated else _LOOPBACK
         return CallbackPolicy((default if self.callback_hosts is None else self.callback_hosts).split(","))
 
     @field_validator("callback_hosts")

@@ -87,10 +87,16 @@ def block(
 
 
 def claims_on(client: BlocklistClient, node_id: str) -> list[Claim]:
+    """The claims on a node; none if it is not blocked, or its name means several nodes."""
+    return claims_with_etag(client, node_id)[0]
+
+
+def claims_with_etag(client: BlocklistClient, node_id: str) -> tuple[list[Claim], str]:
+    """The same with their ETag, which is empty without any."""
     try:
-        return client.claims(node_id)
+        return client.claims_with_etag(node_id)
     except (NotFoundError, AmbiguousNodeError):
-        return []  # The request to unblock it says so.
+        return [], ""  # The request that changes it says so.
 
 
 def _merging(send: Callable[..., R], merge: bool) -> Callable[[list[BlockedNode]], R] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from blocklist.cli import messages, options
-from blocklist.cli.block import claims_on, reasons_of, report_dry_run, report_progress
+from blocklist.cli.block import claims_on, claims_with_etag, reasons_of, report_dry_run, report_progress
 from blocklist.cli.environment import connect, print_context, service_now
 from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm, confirm_many, outcome_unknown
 from blocklist.cli.options import blocked_nodes
@@ -80,7 +80,8 @@ class _NamedOwners:
         """Name the others who block one of the nodes. Raises Exit with code 1 if the answer is no."""
         others: dict[str, list[Claim]] = {}
         for node_id in node_ids:
-            claims, self._etags[node_id] = self._read(node_id)
+            claims, etag = claims_with_etag(self._client, node_id)
+            self._etags[node_id] = etag or _NO_CLAIMS
             if any(claim.owner != self._own for claim in claims):
                 others[node_id] = claims
         if not others:
@@ -100,13 +101,6 @@ class _NamedOwners:
                 raise NotFoundError(f"Node {node_id} is not blocked.")
             self.name([node_id])
         return self._client.unblock_node(node_id, if_match=self._etags[node_id], **how)
-
-    def _read(self, node_id: str) -> tuple[list[Claim], str]:
-        try:
-            claims, etag = self._client.claims_with_etag(node_id)
-        except (NotFoundError, AmbiguousNodeError):
-            return [], _NO_CLAIMS  # The request to unblock it says so.
-        return claims, etag or _NO_CLAIMS
 
 
 def _dry_run_unblock(
