@@ -122,7 +122,7 @@ def make_blocking_engine(url: str) -> Engine:
     from app.store import postgresql  # noqa: PLC0415 - loads the driver only for PostgreSQL
 
     engine = create_engine("postgresql+psycopg://", creator=lambda: postgresql.connect(url), poolclass=NullPool)
-    postgresql.begin_transactions(engine)
+    postgresql.begin_transactions(engine, stall_seconds=postgresql.ADMIN_STALL_SECONDS)
     return engine
 
 
@@ -303,7 +303,6 @@ MIGRATION_LOCK: Final = 0x626C6F636B
 _LOCK_TIMEOUT_SECONDS: Final = 0.3
 """Timeout for the lock on a table, and pause before the next attempt. Other transactions queue behind the lock."""
 _TIMEOUT_SECONDS: Final = 60.0
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 def migrate(url: str) -> None:
@@ -348,7 +347,7 @@ def _try_upgrade(url: str, engine: Engine) -> bool:
             if not _serves(_revision_in(connection, url)):
                 _upgrade(connection)
     except OperationalError as error:
-        if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
         return False
     return True
@@ -436,6 +435,8 @@ _SQLITE: Final[Mapping[int, str]] = {
 }
 LOCK_NOT_AVAILABLE: Final = "55P03"
 """SQLSTATE of a statement that waited for a lock longer than lock_timeout."""
+STALLED: Final = "25P03"
+"""SQLSTATE of a transaction that was idle for longer than idle_in_transaction_session_timeout."""
 _POSTGRESQL_STATES: Final[Mapping[str, str]] = {
     "25006": _READ_ONLY,
     "28000": _LOGIN_REFUSED,

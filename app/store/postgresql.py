@@ -47,7 +47,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.logs import isolated
-from app.store.database import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
+from app.store.database import LOCK_NOT_AVAILABLE, STALLED, driver_message, sqlstate, to_unavailable
 from app.store.queries import (
     PROBE_STATEMENTS,
     LogTail,
@@ -85,6 +85,14 @@ SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = '
        CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) FROM log_head
 """
 _TOPICS: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
+
+
+MAX_STALLS: Final = 3
+"""How often a transaction is tried that PostgreSQL ends because this process was stopped within it."""
+
+
+class StalledError(StaleError):
+    """PostgreSQL has rolled a transaction back because this process did nothing for `STALL_SECONDS`."""
 
 
 class PostgresStore(Store):
@@ -229,6 +237,12 @@ class PostgresStore(Store):
             await self._engine.dispose()
 
     async def _run(self, engine: AsyncEngine, query: Query[T], seconds: float) -> T:
+        for _ in range(MAX_STALLS):
+            with suppress(StalledError):
+                return await self._run_once(engine, query, seconds)
+        raise UnavailableError("This replica was stopped in each of its transactions; try again.", retry_after=1)
+
+    async def _run_once(self, engine: AsyncEngine, query: Query[T], seconds: float) -> T:
         async with (
             self._translating_errors(pooled=True),
             engine.connect() as connection,
@@ -251,6 +265,7 @@ class PostgresStore(Store):
     async def _translating_errors(self, *, probing: bool = False, pooled: bool = False) -> AsyncIterator[None]:
         """Turn errors of the driver into UnavailableError, and record failure or success in the circuit breaker.
 
+        Raises StalledError where this process was the cause, not the database: nothing of the transaction is committed.
         A lock that a transaction of the pool waits for in vain does not concern the commits of the list.
         """
         if not probing:
@@ -261,6 +276,8 @@ class PostgresStore(Store):
         except PoolTimeoutError:
             raise UnavailableError("The database is overloaded; try again.", retry_after=1) from None
         except (psycopg.Error, DBAPIError, OSError) as error:
+            if sqlstate(error) == STALLED:
+                raise StalledError("the transaction was ended, as this process was stopped") from error
             if _is_outage(error) and not (pooled and sqlstate(error) == LOCK_NOT_AVAILABLE):
                 self.trip(error, started_at)
             else:
@@ -587,6 +604,9 @@ GRACE_SECONDS: Final = 0.5
 STALL_SECONDS: Final = 2.0
 """How long a replica that stalls inside a transaction blocks others; then PostgreSQL ends its session."""
 
+ADMIN_STALL_SECONDS: Final = 60.0
+"""The same for a migration and the checks before the start: nobody else waits for these."""
+
 SNAPSHOT: Final = "snapshot"
 """Execution option of an engine all of whose queries in a transaction see one state of the database."""
 
@@ -617,10 +637,11 @@ def _settings(scope: str, lock_timeout: float | None = None, stall_seconds: floa
     return "; ".join([*statements, f"SET {scope} statement_timeout = 0", on_disk])
 
 
-def begin_transactions(engine: Engine, lock_timeout: float | None = None) -> None:
+def begin_transactions(engine: Engine, lock_timeout: float | None = None, stall_seconds: float | None = None) -> None:
     """Let each transaction of the engine begin with `begin_statements`."""
     plain, snapshot = (
-        begin_statements(level, lock_timeout=lock_timeout) for level in ("READ COMMITTED", "REPEATABLE READ")
+        begin_statements(level, lock_timeout=lock_timeout, stall_seconds=stall_seconds)
+        for level in ("READ COMMITTED", "REPEATABLE READ")
     )
 
     @event.listens_for(engine, "begin")

@@ -20,7 +20,7 @@ from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
 from tests.integration.in_process import ManualClock, in_process, running_service
 from tests.integration.problems import problem_of
-from tests.integration.process import url_of
+from tests.integration.process import url_of, wait_until
 
 pytestmark = ON_BOTH
 
@@ -108,6 +108,8 @@ class TestListAt:
         remember()
         clock.now += 1999
         remember()
+        # The end of b's block is a change, too, and might be committed after the next one, at the same moment.
+        wait_until(lambda: past.get("/blocklist").headers["blocklist-revision"] == "5")
         past.put("/blocklist/nodes/a", json=block(cause="again"))
         remember()
         for moment, body, revision in then:

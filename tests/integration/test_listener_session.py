@@ -16,6 +16,7 @@ from blocklist import InvalidError
 from blocklist.client.session import ListenerSession
 from blocklist.model.listener import ListenerRole, Registration, Report
 from blocklist.model.time import Backoff
+from blocklist.wire.body import FENCED_PROBLEM
 from tests.integration.fake_servers import (
     SERVICE_HEADERS,
     FakeServer,
@@ -38,14 +39,14 @@ def ours(status: str, body: object) -> bytes:
     return http_response(json.dumps(body).encode(), status, "Content-Type: application/json", *SERVICE_HEADERS)
 
 
-def problem(status: str, detail: str) -> bytes:
-    body = json.dumps({"detail": detail, "errors": [detail]}).encode()
+def problem(status: str, detail: str, kind: str = "about:blank") -> bytes:
+    body = json.dumps({"type": kind, "detail": detail, "errors": [detail]}).encode()
     return http_response(body, status, "Content-Type: application/problem+json", *SERVICE_HEADERS)
 
 
 UNKNOWN = problem("404 Not Found", "There is no such listener: register again.")
-FENCED = problem("409 Conflict", "Listener app-1 is registered with another session.")
-TAKEN_OVER = problem("409 Conflict", "Session 0-1 of listener app-1 was taken over by 0-2.")
+FENCED = problem("409 Conflict", "Listener app-1 is registered with another session.", FENCED_PROBLEM)
+TAKEN_OVER = problem("409 Conflict", "Session 0-1 of listener app-1 was taken over by 0-2.", FENCED_PROBLEM)
 REFUSED = problem("400 Bad Request", "taskManagers: give at most 10,000.")
 USUAL = {
     "PUT": ours("201 Created", {"secret": "whsec_AAAA"}),

@@ -21,12 +21,16 @@ class Transport:
     """As much of a transport as a connection uses."""
 
     def __init__(self) -> None:
-        self.written = b""
+        self.writes: list[bytes] = []
         self.reading = True
         self.closed = False
 
     def write(self, data: bytes) -> None:
-        self.written += data
+        self.writes.append(data)
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
 
     def close(self) -> None:
         self.closed = True
@@ -65,7 +69,7 @@ class App:
         await send({"type": "http.response.body"})
 
 
-def connect(app: App) -> tuple[HttpConnection, Transport]:
+def connect(app: Callable[..., Awaitable[None]]) -> tuple[HttpConnection, Transport]:
     config = uvicorn.Config(app, log_config=None)
     config.load()
     state = {"connection_limits": ConnectionLimits(10), "fast_path": None}
@@ -96,6 +100,26 @@ def test_what_comes_behind_a_request_stays_bytes_until_it_has_its_response() -> 
         await until(lambda: transport.reading)
         assert transport.written.count(b"HTTP/1.1 204 ") == 1000
         assert opened._limits.unfinished_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_response_is_written_as_a_whole_and_in_order() -> None:
+    """A proxy that has passed on the head of a replica cannot ask another one if this is killed before the body."""
+
+    async def app(scope: Any, _: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["path"] == "/late":
+            await asyncio.sleep(0.01)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def scenario() -> None:
+        opened, transport = connect(app)
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+        opened.data_received(GET.replace(b"GET", b"HEAD") + GET + GET.replace(b"/ ", b"/late ", 1))
+        await until(lambda: len(transport.writes) == 4)
+        assert transport.writes == [head, head + b"ok", head, b"ok"]
 
     asyncio.run(scenario())
 
