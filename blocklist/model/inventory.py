@@ -10,6 +10,9 @@ reports never matters. The rules, in this order:
 2. An id that is itself reported keeps its own node, unless a source that counts more reports it as an alias; or one
    that counts as much, if it is the file or a manager and nothing but the id is reported.
 3. A short name is the node of its full name, if only one full name of it is reported.
+4. What agents call a node counts only while neither the file nor a manager has a name or an address for it, and their
+   labels only while neither reports it, under whichever of its names agents report: a job must not rename the nodes of
+   a cluster.
 """
 
 from __future__ import annotations
@@ -147,19 +150,13 @@ class _ReportedId:
         yield from self.agents.items()
 
     def aliases_by(self, kind: SourceKind) -> set[str]:
-        """The aliases that sources of this kind report and that count.
-
-        What agents call a node counts only while no other source has names or addresses for it: a job must not rename
-        the nodes of a cluster.
-        """
-        if kind is SourceKind.AGENT and (not self.agents or any(map(_aliases, self.trusted.values()))):
-            return set()
+        """The aliases that sources of this kind report."""
         reports = (node for source, node in self.of_kind(kind).items() if source.kind is kind)
-        return {alias for node in reports for alias in _aliases(node)}
+        return {alias for node in reports if isinstance(node, ReportedNode) for alias in node.aliases()}
 
-    def aliases(self) -> set[str]:
-        """The aliases that count, of all sources."""
-        return {alias for kind in SourceKind for alias in self.aliases_by(kind)}
+    def trusted_aliases(self) -> set[str]:
+        """The aliases that the file and managers report."""
+        return {alias for node in self.trusted.values() if isinstance(node, ReportedNode) for alias in node.aliases()}
 
     @property
     def spelling(self) -> str:
@@ -167,10 +164,6 @@ class _ReportedId:
         reports = self.trusted or self.agents
         report = reports[min(reports)]
         return report if isinstance(report, str) else report.id
-
-
-def _aliases(report: Believed) -> Collection[str]:
-    return report.aliases() if isinstance(report, ReportedNode) else ()
 
 
 class Inventory:
@@ -244,9 +237,9 @@ class Inventory:
 
     def get(self, node_id: str) -> InventoryNode:
         """The node with this id, as `page` and `known_as` return it. Raises KeyError."""
-        labels, members = self._labels[node_id], self._members(node_id)
-        identifiers = (self._aliases_of_ids(members) | members) - {node_id}
-        sources = {source for member in members for source, _ in self._ids[member].reports()}
+        labels = self._labels[node_id]
+        identifiers = self._identifiers(node_id) - {node_id}
+        sources = {source for it in self._reported(node_id) for source, _ in it.reports()}
         return InventoryNode(
             id=self.spelling(node_id),
             names=sorted(name for name in identifiers if normalize_address(name) is None),
@@ -324,8 +317,7 @@ class Inventory:
         """
         if not self._order or (node_id := self.find(name)) is None:
             return ()
-        members = self._members(node_id)
-        return members | self._aliases_of_ids(members)
+        return self._identifiers(node_id)
 
     def machine_of(self, name: str) -> str:
         """The id of the only node that a name or an address means, else the name itself; in normal form."""
@@ -400,7 +392,12 @@ class Inventory:
         for kind in (SourceKind.FILE, SourceKind.MANAGER):
             if having := self._by_alias[kind].matching(alias):
                 return having, kind
-        return self._by_alias[SourceKind.AGENT].matching(alias), SourceKind.AGENT
+        having = self._by_alias[SourceKind.AGENT].matching(alias)
+        return {each for each in having if self._may_be_named_by_agents(each)}, SourceKind.AGENT
+
+    def _may_be_named_by_agents(self, reported_id: str) -> bool:
+        """Whether neither the file nor a manager has names for the node of this id: rule 4."""
+        return not any(it.trusted_aliases() for it in self._reported(self._node.get(reported_id, reported_id)))
 
     def _nodes_of(self, reported_ids: set[str]) -> set[str]:
         return {self._node_of(each) for each in reported_ids} if len(reported_ids) <= MAX_SHARING else reported_ids
@@ -411,8 +408,21 @@ class Inventory:
         """The reported ids that belong to a node."""
         return {node_id, *self._further_ids[node_id]}
 
-    def _aliases_of_ids(self, members: Iterable[str]) -> set[str]:
-        return {alias for member in members for alias in self._ids[member].aliases()}
+    def _identifiers(self, node_id: str) -> set[str]:
+        """The ids of a node, and its names and addresses that count."""
+        trusted = {alias for it in self._reported(node_id) for alias in it.trusted_aliases()}
+        return self._members(node_id) | (
+            trusted or {alias for it in self._reported(node_id) for alias in it.aliases_by(SourceKind.AGENT)}
+        )
+
+    def _reported(self, node_id: str) -> list[_ReportedId]:
+        """What is reported about the ids of a node."""
+        return [self._ids[each] for each in self._members(node_id) if each in self._ids]
+
+    def _identifiers_around(self, reported_ids: Iterable[str]) -> set[str]:
+        """The names of all nodes to which these ids belong."""
+        nodes = {self._node[each] for each in reported_ids if each in self._node}
+        return {name for node in nodes for name in self._identifiers(node)}
 
     def _others(self, alias: str, node_id: str) -> list[str]:
         """The other nodes with an alias of a node, whoever reports it."""
@@ -436,17 +446,17 @@ class Inventory:
 
     def _set(self, source: NodeSource, reported_id: str, node: Believed) -> set[str]:
         affected = self._affected(reported_id)
-        aliases = self._aliases_of_ids(affected & self._ids.keys())
+        names = self._identifiers_around(affected)
         self._replace(source, reported_id, node)
         affected |= self._affected(reported_id)
-        aliases |= self._aliases_of_ids(affected & self._ids.keys())
+        names |= self._identifiers_around(affected)
         self._aliases.clear()
         self._machines.clear()
         changed = affected.union(*(self._move(each) for each in affected))
         for each in changed:
             self._update_node(each)
         self.version += 1
-        return changed | aliases
+        return changed | names | self._identifiers_around(affected)
 
     def _move(self, reported_id: str) -> set[str]:
         """Find the node of an id again; the nodes to which it belonged and belongs."""
@@ -467,18 +477,16 @@ class Inventory:
         if reported is None:
             reported = self._ids[reported_id] = _ReportedId()
             self._names.add(reported_id)
-        # What a trusted source reports decides whether the names of agents count.
-        before = {each: reported.aliases_by(each) for each in (kind, SourceKind.AGENT)}
+        before = reported.aliases_by(kind)
         if node is ABSENT:
             reported.of_kind(kind).pop(source, None)
         else:
             reported.of_kind(kind)[source] = node
-        for each, earlier in before.items():
-            now = reported.aliases_by(each)
-            for alias in now - earlier:
-                self._by_alias[each].add(alias, reported_id)
-            for alias in earlier - now:
-                self._by_alias[each].discard(alias, reported_id)
+        after = reported.aliases_by(kind)
+        for alias in after - before:
+            self._by_alias[kind].add(alias, reported_id)
+        for alias in before - after:
+            self._by_alias[kind].discard(alias, reported_id)
         if not reported.trusted and not reported.agents:
             del self._ids[reported_id]
             self._names.discard(reported_id)
@@ -519,15 +527,17 @@ class Inventory:
                 del self._with_label[label]
         if self._node.get(reported_id) == reported_id:
             self._insert(reported_id)
-            labels = self._labels[reported_id] = self._merged_labels(self._members(reported_id))
+            labels = self._labels[reported_id] = self._merged_labels(reported_id)
             for label in labels.items():
                 self._with_label[label].add(reported_id)
         else:
             self._delete(reported_id)
 
-    def _merged_labels(self, members: Iterable[str]) -> Mapping[str, str]:
+    def _merged_labels(self, node_id: str) -> Mapping[str, str]:
         """For each key the value of the source that counts most."""
-        reports = [report for member in members for report in self._ids[member].reports()]
+        reported = self._reported(node_id)
+        reports = [report for it in reported for report in it.trusted.items()]
+        reports = reports or [report for it in reported for report in it.agents.items()]
         described = [(source, node) for source, node in reports if isinstance(node, ReportedNode) and node.labels]
         if len(described) == 1:
             return described[0][1].labels

@@ -152,7 +152,25 @@ class TestTrust:
             yarn=[described("n1", rack="r2", zone="z2")],
             file=[described("n1", rack="r1")],
         )
-        assert nodes.labels_of("n1") == {"rack": "r1", "zone": "z2", "pool": "p3"}
+        assert nodes.labels_of("n1") == {"rack": "r1", "zone": "z2"}
+
+    @pytest.mark.parametrize("kind", ["file", "yarn"])
+    @pytest.mark.parametrize("id_of_agent", ["n1.a", "N1.A", "n1", "ip-1", "ip-1.a", "10.0.0.1"])
+    def test_an_agent_does_not_describe_the_machine_of_another_source_under_any_name(
+        self, kind: str, id_of_agent: str
+    ) -> None:
+        machine = described("n1.a", "ip-1", "10.0.0.1", rack="r1")
+        forged = described(id_of_agent, "n2", "10.0.0.2", rack="r9", pool="p9")
+        reports: dict[str, Nodes] = {kind: [machine], "job": [forged]}
+        for order in (reports, dict(reversed(reports.items()))):
+            nodes = inventory(**order)
+            assert list(nodes) == ["n1.a"]
+            assert {"n2", "10.0.0.2"}.isdisjoint(nodes.identifiers("n1.a"))
+            assert (nodes.find("n2"), nodes.find("10.0.0.2"), nodes.labels_of("n1.a")) == (None, None, {"rack": "r1"})
+
+    def test_an_agent_describes_a_machine_that_nobody_else_does(self) -> None:
+        nodes = inventory(yarn=["n1"], job=[described("n1", "10.0.0.1", rack="r1"), described("n2", rack="r2")])
+        assert (nodes.find("10.0.0.1"), nodes.labels_of("n1"), nodes.labels_of("n2")) == ("n1", {}, {"rack": "r2"})
 
     def test_of_two_managers_the_first_by_name_counts(self) -> None:
         nodes = inventory(yarn=[described("n1", rack="r2")], slurm=[described("n1", rack="r1")])
