@@ -66,6 +66,7 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     registration = RegistrationBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).value(listener_id)
     caller = await authenticate(request)
     caller.check_may_register(listener_id, registration.role)
+    await _check_may_act_for(request, listener_id)
     principal = await listener_principal(request)
     if registration.callback_url is not None:
         service.callback_policy.check(registration.callback_url)
@@ -89,8 +90,7 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
 async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     """Renew the lease, acknowledge the applied revision, and report the nodes of the listener's TaskManagers."""
     service = service_of(request)
-    if (registered := service.directory.get(listener_id)) is not None:
-        (await authenticate(request)).check_may_register(listener_id, registered.listener.role)
+    await _check_may_act_for(request, listener_id)
     body = await read_body(request, MAX_REPORT_BODY)
     heartbeat: HeartbeatBody = await parse_in_turns(body, parse_json, HeartbeatBody.parse)
     report: Report = await parse_in_turns(body, lambda _: heartbeat.value())
@@ -122,6 +122,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
 async def post_secret(request: Request, listener_id: ResourceId) -> Response:
     """A new secret for signing pushes; for an hour they are also signed with the old one."""
     session = SessionBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).session_id
+    await _check_may_act_for(request, listener_id)
     registry, principal = service_of(request).registry, await listener_principal(request)
     secret = await registry.rotate_secret(listener_id, session, principal)
     return JsonResponse(request, dump_json({"secret": secret}))
@@ -145,11 +146,27 @@ async def delete_listener(
     request: Request, listener_id: ResourceId, principal: ListenerRole, session: SessionId = None
 ) -> Response:
     """Remove the listener, its acknowledged revision and its TaskManagers. Operators may remove those of others."""
-    owner = None if principal.role.allows(Role.OPERATOR) else await listener_principal(request)
+    owner = None
+    if not principal.role.allows(Role.OPERATOR):
+        await _check_may_act_for(request, listener_id)
+        owner = await listener_principal(request)
     await service_of(request).registry.deregister(listener_id, owner, session)
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response
+
+
+async def _check_may_act_for(request: Request, listener_id: str) -> None:
+    """Raise ForbiddenError unless the caller might register the listener as it is.
+
+    Another token of the same name may have, which is the same principal, with another role or other ids. Raises
+    UnavailableError.
+    """
+    service = service_of(request)
+    if service.directory.get(listener_id) is None:
+        await service.registry.refresh()  # It may have registered at another replica.
+    if (registered := service.directory.get(listener_id)) is not None:
+        (await authenticate(request)).check_may_register(listener_id, registered.listener.role)
 
 
 @router.head("/listeners", dependencies=[FROM_MEMORY], include_in_schema=False)

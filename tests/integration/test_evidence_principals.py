@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -172,13 +172,29 @@ class TestOtherTokens:
             refused = client.put("/listeners/other", json=registration_body())
         assert problem_of(refused, 403)["detail"].startswith("Your token may register etl-*, report only, not other: ")
 
-    def test_a_job_of_the_managers_name_cannot_report_for_it(
-        self, client_of: Client, service: SecuredInProcess
+    @pytest.mark.parametrize(
+        ("restriction", "sentence"),
+        [
+            ({"access": Role.LISTENER}, "requires the role manager"),
+            ({"listeners": ["other-*"]}, "may register other-*"),
+        ],
+    )
+    def test_a_token_of_the_managers_name_with_less_rights_cannot_act_for_it(
+        self, client_of: Client, service: SecuredInProcess, restriction: dict[str, Any], sentence: str
     ) -> None:
-        """Tokens of one name are one principal, also where an admin has given them two roles."""
+        """Tokens of one name are one principal, also where an admin has given them other rights."""
         application(client_of("manager"), "rm", [], role=RM)
-        with service.client(service.make_token(Role.LISTENER, "manager")["token"]) as job:
-            assert "role manager" in problem_of(post_heartbeat(job, "rm", nodes=["n1"]), 403)["detail"]
+        text = service.make_token(**{"access": Role.MANAGER, "name": "manager", **restriction})["token"]
+        with service.client(text) as less:
+            answers = [
+                post_heartbeat(less, "rm", nodes=["n1"]),
+                less.post("/listeners/rm/secret", json={"sessionId": "s1"}),
+                less.put("/listeners/rm", json=registration_body()),
+                less.delete("/listeners/rm"),
+            ]
+        for answer in answers:
+            assert sentence in problem_of(answer, 403)["detail"]
+        assert get_listener(client_of("manager"), "rm")["role"] == RM
 
     def test_a_job_cannot_rename_what_a_manager_describes(self, client_of: Client, service: SecuredInProcess) -> None:
         """Whatever it says to run there: a block of another machine would be one of this."""
