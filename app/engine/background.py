@@ -353,4 +353,7 @@ def on_changes(evidence: EvidenceStore, changes: Sequence[Change]) -> None:
 
 
 def _is_manual_unblock(change: Change) -> bool:
+    """Also if another machine has the name since: what was observed before was observed on the former one."""
+    if change.source is Source.REPLACEMENT:
+        return True
     return change.type is ChangeType.UNBLOCKED and change.source is not Source.ALERTMANAGER

@@ -180,7 +180,12 @@ class ReplacementReleaser:
 
 
 def outdated_owners(nodes: BlocklistView, name: str, since: int, now: int) -> Mapping[str, Sequence[str]]:
-    """By the id of a block of this node, the automatic owners whose claims began before `since`. Both in Unix ms."""
+    """By the id of a block of this node, the automatic owners whose claims began before `since`. Both in Unix ms.
+
+    None until then, if the manager's clock is ahead: each new claim would end as well.
+    """
+    if since > now:
+        return {}
     found = {
         node.id: [it.owner for it in automatic_claims(claims_on(nodes, node, now)) if it.block.start < since]
         for node in find_blocked(nodes, name, now)
