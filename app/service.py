@@ -102,7 +102,8 @@ class Service:
             max_listeners=settings.max_listeners_per_token, max_bytes=settings.max_report_bytes_per_token
         )
         self.directory = ListenerDirectory(self.view, self.evidence, confirmed_nodes, self.inventory, quota, clock)
-        self.known_nodes = KnownNodes(self.inventory, self.directory.is_nowhere)
+        counted = confirmed_nodes.known if confirmed_nodes.authenticated else None
+        self.known_nodes = KnownNodes(self.inventory, self.directory.is_nowhere, counted)
         self.usable_nodes = UsableNodes(self.directory, self.view, confirmed_nodes)
         self.nodes_file = NodesFile(
             settings.nodes_file,

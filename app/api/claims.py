@@ -124,7 +124,7 @@ _PART: Final = rf"(?:{_EDGE}(?:{_ANY}*(?:{_EDGE}|\.))?|\.{_ANY}*{_EDGE}|\.{_ANY}
 OWNER_PATTERN: Final = rf"^{_PART}(?:/{_PART})*$"
 """The rule of check_owner, for JSON Schema."""
 _REFUSED: Final = (
-    "A limit was reached, or the node has 32 claims (`type` ends in `limit`); with `strict=true` no listener knows it"
+    "A limit was reached, or the node has 32 claims (`type` ends in `limit`); with `strict=true` it is not known"
     " (`unknown-node`); the owner was dismissed after `lastEvidenceTimestamp` (`dismissed`). Nothing was changed."
 )
 

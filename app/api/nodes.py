@@ -189,8 +189,8 @@ OnlyOwn = Annotated[
     Query(alias="owner", description="`me`: remove the caller's own claims only; claims of other owners stay."),
 ]
 _CONFLICT = (
-    "The node is already blocked, or a limit was reached (then `type` ends in `limit`), or with `strict=true` no"
-    " listener knows it (`unknown-node`); nothing was changed."
+    "The node is already blocked, or a limit was reached (then `type` ends in `limit`), or with `strict=true` it"
+    " is not known (`unknown-node`); nothing was changed."
 )
 _ONE_NODE_BODY = body_schema("BlockRequest")
 # With a selector the body is one BlockRequest; a choice of both would be nothing that generators of clients compile.

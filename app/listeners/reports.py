@@ -24,7 +24,7 @@ from blocklist.model.errors import BlocklistError, InvalidError, UnknownNodeErro
 from blocklist.model.evidence import Evidence, Finding, FindingKind
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Report
-from blocklist.model.names import Multimap, ambiguous_message, normalize_name
+from blocklist.model.names import Multimap, ReportedMachines, ambiguous_message, normalize_name
 from blocklist.model.node import TaskCount
 from blocklist.model.reported_node import FILE_SOURCE, NodeSource, ReportedNode, parse_nodes_file
 from blocklist.wire.listeners import REPORT_FIELDS, report_fields
@@ -509,17 +509,19 @@ _CHARACTERS: Final = ascii_lowercase + digits + "-_"
 
 @dataclass(frozen=True, slots=True)
 class KnownNodes:
-    """The nodes of the inventory: all that listeners or the file of nodes name.
+    """The nodes of the inventory, or with authentication those of them that `counted` has: no single job makes a node
+    known by naming it.
 
     `is_nowhere` is whether no cluster has a node: that may be known although no manager reports any nodes.
     """
 
     inventory: Inventory
     is_nowhere: Callable[[str], bool] = lambda _: False
+    counted: ReportedMachines | None = None
 
     def __bool__(self) -> bool:
         """Whether any node is known."""
-        return bool(self.inventory)
+        return bool(self.inventory if self.counted is None else self.counted)
 
     def ambiguous(self, node_ids: Iterable[str]) -> dict[str, list[str]]:
         """Those that mean no node, because several claim them, with the ids of these."""
@@ -532,7 +534,7 @@ class KnownNodes:
         return {name: [*map(self.inventory.spelling, sorted(ids))] for name, ids in meant.items() if len(ids) > 1}
 
     def unknown(self, node_ids: Iterable[str]) -> dict[str, str | None]:
-        """Those that no listener knows, with the node that was probably meant. None is unknown if no node is known,
+        """Those that are not known, with the node that was probably meant. None is unknown if no node is known,
         unless every manager says so.
         """
         unknown = [it for it in node_ids if not self._is_named(it) and (self or self.is_nowhere(it))]
@@ -545,7 +547,7 @@ class KnownNodes:
         Also if one of the `names` means several nodes.
         """
         if node_ids and not self:
-            raise UnknownNodeError("No listener reports any nodes, so it is unknown whether these nodes exist.")
+            raise UnknownNodeError("No node is known, so it is unknown whether these nodes exist.")
         lines = [_unknown_line(*item) for item in self.unknown(node_ids).items()]
         lines += [ambiguous_message(*item) for item in self.ambiguous(node_ids).items()]
         lines += [ambiguous_message(*item) for item in self.several(names).items()]
@@ -558,21 +560,29 @@ class KnownNodes:
         return self.unknown([node_id]).get(node_id)
 
     def _is_named(self, node_id: str) -> bool:
-        return bool(self.inventory.known_as(node_id) or self.inventory.sharing(node_id))
+        return any(map(self._counts, self.inventory.known_as(node_id) or self.inventory.sharing(node_id)))
+
+    def _counts(self, reported_id: str) -> bool:
+        return self.counted is None or reported_id in self.counted
+
+    def _known_as(self, name: str) -> list[str]:
+        return [*filter(self._counts, self.inventory.known_as(name))]
 
     def _suggestion(self, node_id: str) -> str | None:
         """A known node with one typing error in its first label; of few nodes, else the most similar one."""
         name = normalize_name(node_id)
         for candidate in _look_alikes(name):
-            if known := self.inventory.known_as(candidate):
+            if known := self._known_as(candidate):
                 return self.inventory.spelling(min(known))
         found: dict[str, str] = {}
         for candidate in _with_one_error(name):
-            if known := self.inventory.known_as(candidate):
+            if known := self._known_as(candidate):
                 found[candidate] = self.inventory.spelling(min(known))
         if not found:
             few = len(self.inventory) <= MAX_COMPARED
-            found = {node: self.inventory.spelling(node) for node in self.inventory} if few else {}
+            found = (
+                {node: self.inventory.spelling(node) for node in filter(self._counts, self.inventory)} if few else {}
+            )
             return _closest(name, found, cutoff=0.6)
         return _closest(name, found, cutoff=0)
 
@@ -610,4 +620,4 @@ def _with_one_error(name: str) -> set[str]:
 
 
 def _unknown_line(node_id: str, suggestion: str | None) -> str:
-    return f"No listener knows {node_id}" + ("." if suggestion is None else f"; did you mean {suggestion}?")
+    return f"{node_id} is not a known node" + ("." if suggestion is None else f"; did you mean {suggestion}?")

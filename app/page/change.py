@@ -70,7 +70,7 @@ class NodePreview:
 class Preview:
     """The effects of a change. `limit_error` is the message if a limit rejects it.
 
-    `unknown` are the nodes that no listener knows, with a similar node that one knows, or None. `ambiguous` are those
+    `unknown` are the nodes that are not known, with a similar known one, or None. `ambiguous` are those
     that several nodes claim, with the ids of these; `several` are short names, with the nodes that they mean. `seen`
     identifies the blocks and claims on which the preview is based: a confirmation is for these only.
     """

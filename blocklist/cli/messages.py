@@ -105,19 +105,20 @@ def applied_message(
 
 
 def unknown_messages(unknown: Mapping[str, str | None]) -> Iterator[str]:
-    """`no listener knows n11; did you mean n1?`; one line for all nodes that resemble no known one."""
+    """`n11 is not a known node; did you mean n1?`; one line for all nodes that resemble no known one."""
     for node_id, suggestion in unknown.items():
         if suggestion is not None:
-            yield f"no listener knows {node_id}; did you mean {suggestion}?"
+            yield f"{node_id} is not a known node; did you mean {suggestion}?"
     others = [node_id for node_id, suggestion in unknown.items() if suggestion is None]
     if others:
-        yield f"no listener knows {', '.join(others)}"
+        are = "is not a known node" if len(others) == 1 else "are not known nodes"
+        yield f"{', '.join(others)} {are}"
 
 
 def unknown_node(suggestion: str | None) -> str:
-    """`no listener knows this node, so what runs there is unknown; did you mean n1?`."""
+    """`the node is not known, so what runs there is unknown; did you mean n1?`."""
     meant = "" if suggestion is None else f"; did you mean {suggestion}?"
-    return f"no listener knows this node, so what runs there is unknown{meant}"
+    return f"the node is not known, so what runs there is unknown{meant}"
 
 
 def cluster_conflicts(nodes: Iterable[KnownNodeBody]) -> Iterator[str]:

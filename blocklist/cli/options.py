@@ -330,7 +330,7 @@ ChangeFormat = Annotated[
     ChangeOutput,
     choice_option(ChangeOutput, "--output", "-o", help_text="Sentences, or one JSON document at the end."),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that no listener knows.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that are not known.")]
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
 ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from", "--since")]
 ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until", parse=parse_timestamp)]

@@ -105,7 +105,7 @@ class AppliedCount:
 class BlockNodesResult:
     """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`).
 
-    `unknown` are those that no listener knows, with a similar node that one knows, or None; `ambiguous` are those that
+    `unknown` are those that are not known, with a similar known node, or None; `ambiguous` are those that
     several nodes claim, with the ids of these; `several` are short names, with the nodes that they mean and block.
     `warnings` are sentences for people, such as that no node has a label of
     the selector.

@@ -306,7 +306,7 @@ class BlocklistClient:
         stay. `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
         seconds (at most 60) to wait until the live listeners, or those of `applied_by`, have applied the change. Raises
         ConflictError with every conflict, LimitError, and InvalidError for a duplicate node or a value that the service
-        rejects; if `strict`, UnknownNodeError for a node that no listener knows.
+        rejects; if `strict`, UnknownNodeError for a node that is not known.
         """
         params = _block_params(force, strict=strict, replace_own=replace_own)
         body = _block_bodies(nodes, allow_merge)

@@ -53,7 +53,7 @@ class AmbiguousNodeError(BlocklistError):
 
 
 class UnknownNodeError(BlocklistError):
-    """No listener knows a node that had to be known; nothing was changed. `lines` names each node."""
+    """A node is not known that had to be known; nothing was changed. `lines` names each node."""
 
 
 class LimitError(BlocklistError):

@@ -434,6 +434,10 @@ class ReportedMachines:
             self._names.discard(normal)
             self._counted.discard(self._machines.pop(normal, normal))
 
+    def __contains__(self, name: str) -> bool:
+        """Whether one of the machines has this name."""
+        return self.count_matching([name]) > 0
+
     def may_exceed(self, count: int, maximum: int) -> bool:
         """Whether this number of names may mean more machines than the maximum. To count them takes 1 µs for each."""
         return count > maximum or self._counted.has_ambiguous

@@ -332,7 +332,7 @@ AMBIGUOUS_PROBLEM: Final = "urn:blocklist:problem:ambiguous-node"
 """The problem type of a 409 for a name that means several blocked nodes."""
 
 UNKNOWN_NODE_PROBLEM: Final = "urn:blocklist:problem:unknown-node"
-"""The problem type of a 409 for a node that no listener knows, if `strict` was given."""
+"""The problem type of a 409 for a node that is not known, if `strict` was given."""
 
 DISMISSED_PROBLEM: Final = "urn:blocklist:problem:dismissed"
 """The problem type of a 409 for a claim of an owner that was dismissed after what the claim rests on was observed."""

@@ -111,8 +111,8 @@ class NodeResult(NodeBody):
     """One of several blocked nodes: 201 blocked, 202 merged with its existing block."""
 
     status: Literal[201, 202]
-    known: Annotated[bool, Doc("False if listeners report nodes, but not this one.")] = True
-    did_you_mean: Annotated[str | None, Doc("If not: a similar node that a listener knows.")] = None
+    known: Annotated[bool, Doc("False if nodes are known, but not this one.")] = True
+    did_you_mean: Annotated[str | None, Doc("If not: a similar node that is known.")] = None
     ambiguous: Annotated[
         list[str], Doc("If not: the nodes that claim this name or address; it means none of them.")
     ] = field(default_factory=list)
@@ -294,9 +294,9 @@ class DryRunNode(Body):
     task_managers: list[AffectedTaskManager]
     known: Annotated[
         bool | None,
-        Doc("Whether it was blocked, or a live listener reports it; null if none reports any nodes."),
+        Doc("Whether it was blocked, or is known; null if no node is known."),
     ] = None
-    did_you_mean: Annotated[str | None, Doc("A similar node that a listener knows.")] = None
+    did_you_mean: Annotated[str | None, Doc("A similar node that is known.")] = None
     ambiguous: Annotated[
         list[str], Doc("The nodes that claim this name or address, if several do: it means none of them.")
     ] = field(default_factory=list)

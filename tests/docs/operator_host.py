@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from blocklist.model.node import expand_nodes
 from tests.docs import page_listeners
 from tests.docs.shell import Shell
 from tests.integration.command import install
@@ -37,7 +38,11 @@ class OperatorHost:
         for name in ("lib", "backups", "home", "programs", "opt"):
             (folder / name).mkdir(parents=True)
         install(folder / "opt")
-        (folder / "blocklist.env").write_text(f"BLOCKLIST_PORT={self.url.rpartition(':')[2]}\n")
+        # A real manager would report its nodes; the one of the pages has none.
+        (folder / "nodes.csv").write_text("\n".join(["id", *page_listeners.NODES, *expand_nodes(["idle-[001-150]"])]))
+        (folder / "blocklist.env").write_text(
+            f"BLOCKLIST_PORT={self.url.rpartition(':')[2]}\nBLOCKLIST_NODES_FILE={folder / 'nodes.csv'}\n"
+        )
         (folder / "blocklist.service").write_text(self._substituted(UNIT.read_text()))
         self._program("sudo", 'if [ "$1" = -u ]; then shift 2; fi\nexec "$@"')
         systemctl = f'exec "{sys.executable}" -P -m tests.docs.systemctl "{folder}" "$@"'

@@ -291,7 +291,7 @@ def test_a_node_that_no_listener_knows_is_not_drained(
     assert running.returncode == 1
     assert output.splitlines()[-3:] == [
         "0 of 1 node drained. Still held:",
-        "  r12n1  no listener knows this node, so what runs there is unknown; did you mean r12n01?",
+        "  r12n1  the node is not known, so what runs there is unknown; did you mean r12n01?",
         "1 node stays blocked; to end that: blocklist unblock r12n1",
     ]
     # Of a node that was blocked before, it cannot be known whether a job that has ended reported it.

@@ -142,7 +142,7 @@ def test_a_listener_is_not_said_to_have_ended_when_nobody_knows_the_node(drain: 
             heartbeat(client, listener, ackedRevision=revision(client), taskManagers={})
         output, _ = running.communicate(timeout=120)
     assert running.returncode == 1
-    assert "no listener knows this node" in output
+    assert "the node is not known" in output
     assert "has ended" not in output
 
 

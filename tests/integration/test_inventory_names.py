@@ -173,7 +173,7 @@ class Case:
     def page(self) -> None:
         assert self.client.get(f"/page/nodes/{self.name}").status_code == 200
         preview = self.client.post("/page/block", data=form(self.name), headers=ORIGIN).text
-        assert "No listener knows" not in preview
+        assert "not a known node" not in preview
         assert "The node is already blocked" in preview
 
     def page_unblock(self) -> None:

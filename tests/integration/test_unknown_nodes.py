@@ -1,19 +1,23 @@
-"""A node that no listener knows: the change is made and says so, or is refused if asked."""
+"""A node that is not known: the change is made and says so, or is refused if asked."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list
 from tests.integration.command import Command
 from tests.integration.conftest import StartInProcess
+from tests.integration.databases import Databases
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
+from tests.integration.secured import secured_in_process
 
 
 @pytest.fixture
@@ -120,13 +124,13 @@ class TestStrict:
         ):
             problem = problem_of(cluster.put(path, params={"strict": "true", **extra}, json=body), 409)
             assert problem["type"] == "urn:blocklist:problem:unknown-node"
-            assert problem["detail"] == "No listener knows n11; did you mean n1?"
+            assert problem["detail"] == "n11 is not a known node; did you mean n1?"
         assert current_list(cluster)[1] == {}
 
     def test_several_unknown_nodes_are_all_named(self, cluster: httpx.Client) -> None:
         body = {"n1": block(), "n11": block(), "zzz": block()}
         problem = problem_of(cluster.put("/blocklist/nodes?strict=true", json=body), 409)
-        assert problem["errors"] == ["No listener knows n11; did you mean n1?", "No listener knows zzz."]
+        assert problem["errors"] == ["n11 is not a known node; did you mean n1?", "zzz is not a known node."]
 
     def test_a_known_or_already_blocked_node_is_accepted(self, cluster: httpx.Client) -> None:
         assert cluster.put("/blocklist/nodes/n1?strict=true", json=block()).status_code == 201
@@ -136,7 +140,7 @@ class TestStrict:
 
     def test_without_any_reported_node_it_is_refused(self, client: httpx.Client) -> None:
         problem = problem_of(client.put("/blocklist/nodes/n1?strict=true", json=block()), 409)
-        assert problem["detail"].startswith("No listener reports any nodes")
+        assert problem["detail"].startswith("No node is known")
         assert current_list(client)[1] == {}
 
     @pytest.mark.parametrize("query", ["strict=yes", "strict=true&strict=true", "Strict=true"])
@@ -152,18 +156,18 @@ class TestPage:
         form = {"nodes": "n1 n11 zzz", "action": "mark", "cause": "disk", "ends": "for", "for": "2h", "until": ""}
         answer = cluster.post("/page/block", data=form, headers={"Sec-Fetch-Site": "same-origin"})
         assert answer.status_code == 200
-        assert "No listener knows n11; did you mean n1?" in answer.text
-        assert "No listener knows zzz." in answer.text
-        assert answer.text.count("No listener knows") == 2
+        assert "n11 is not a known node; did you mean n1?" in answer.text
+        assert "zzz is not a known node." in answer.text
+        assert answer.text.count("is not a known node") == 2
         assert current_list(cluster)[1] == {}
 
 
 class TestCommand:
-    SENTENCE = "no listener knows n11; did you mean n1?"
+    SENTENCE = "n11 is not a known node; did you mean n1?"
 
     def test_block_says_so_and_blocks(self, cluster: httpx.Client, command: Command) -> None:
         done = command.run("block", "n11", "n1", "zzz", "-r", "disk", "--forever", "--yes")
-        assert (done.returncode, done.stderr) == (0, f"{self.SENTENCE}\nno listener knows zzz\n")
+        assert (done.returncode, done.stderr) == (0, f"{self.SENTENCE}\nzzz is not a known node\n")
         assert list(current_list(cluster)[1]) == ["n1", "n11", "zzz"]
 
     def test_a_dry_run_says_so(self, cluster: httpx.Client, command: Command) -> None:
@@ -176,8 +180,36 @@ class TestCommand:
             done = command.run("block", "n1", "n11", "-r", "disk", "--strict", "--yes", *arguments)
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr == (
-                "Conflict: No listener knows n11; did you mean n1?\n"
+                "Conflict: n11 is not a known node; did you mean n1?\n"
                 "Nothing was changed. Leave out --strict to block them anyway.\n"
             )
         assert current_list(cluster)[1] == {}
         assert command.run("block", "n1", "-r", "disk", "--strict").returncode == 0
+
+
+def test_a_jobs_token_alone_makes_no_node_known(tmp_path: Path, databases: Databases) -> None:
+    """Otherwise it could invent the node that somebody mistypes. Two tokens, or a manager's, do."""
+    with secured_in_process(tmp_path, databases) as service, ExitStack() as stack:
+
+        def client_of(name: str, role: Role = Role.LISTENER) -> httpx.Client:
+            return stack.enter_context(service.client(service.make_token(role, name)["token"]))
+
+        job, other, manager = client_of("job"), client_of("other"), client_of("rm", Role.MANAGER)
+        admin = stack.enter_context(service.client(service.admin))
+        register(job, "job")
+        heartbeat(job, "job", nodes=["n1", "n2", "n11"], taskManagers={"tm": "n1", "tm-2": "n11"})
+        assert dry_run(admin, "n1") == (None, None)
+        register(manager, "rm", role=RM)
+        heartbeat(manager, "rm", nodes=["n3"])
+        register(other, "other")
+        heartbeat(other, "other", taskManagers={"tm": "n1.example.com"})
+        assert {name: dry_run(admin, name) for name in ("n1", "n2", "n3", "n11")} == {
+            "n1": (True, None),
+            "n2": (False, "n3"),
+            "n3": (True, None),
+            "n11": (False, "n1.example.com"),
+        }
+        problem = problem_of(admin.put("/blocklist/nodes/n11?strict=true", json=block()), 409)
+        assert problem["detail"] == "n11 is not a known node; did you mean n1.example.com?"
+        heartbeat(other, "other", taskManagers={})
+        assert dry_run(admin, "n1") == (False, "n3")
