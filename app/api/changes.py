@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from starlette.types import Receive, Send
 
 from app.api.authentication import REQUIRE_READER, end_with_credential, slots_of
-from app.api.parameters import KNOWN_PARAMETERS, Limit, MinRevision, Revision, Timestamp
+from app.api.parameters import KNOWN_PARAMETERS, MinRevision, Page, PageRequest, Revision, Timestamp
 from app.api.responses import CompactedProblem, JsonResponse, problem_responses
 from app.service import service_of
 from app.store.queries import ChangeFilter
@@ -99,39 +99,46 @@ async def _change_filter(
 )
 async def get_changes(
     request: Request,
+    page: Page,
     change_filter: Annotated[ChangeFilter, Depends(_change_filter)],
-    since: Annotated[Revision, Query(description="Changes after this revision.")] = 0,
-    limit: Annotated[Limit, Query(description="Maximum number of changes in a page.")] = 100,
-    last: Annotated[
+    since: Annotated[Revision, Query(description="Only changes after this revision.")] = 0,
+    newest: Annotated[
         Literal["true", "false"],
-        Query(description="`true`: of these the last `limit`, instead of the first; always one page of JSON."),
+        Query(description="`true`: the newest first; always pages of JSON, and never 410."),
     ] = "false",
 ) -> Response:
     """The changes after a revision, in order. 410 if they have been compacted."""
     service = service_of(request)
     revision = service.view.tracker.revision
+    after = None if page.after is None else _revision_of(page.after)
     ndjson = _accepts_ndjson(request.headers.getlist("accept"))
-    if last == "true":
+    if newest == "true":
         # One that is committed but not yet published is left out, as below.
-        found = await service.store.latest_changes(limit, change_filter, before=revision + 1)
-        later = [change for change in reversed(found) if change.revision > since]
-        return JsonResponse(request, dump_json(_page(later, limit, revision)), revision=revision)
-    page = await service.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
-    if since < page.compacted:
+        before = revision + 1 if after is None else min(after, revision + 1)
+        latest = await service.store.latest_changes(page.limit + 1, change_filter, before=before)
+        return _page_response(request, page, [it for it in latest if it.revision > since], revision)
+    begin = max(since, after or 0)
+    found = await service.store.changes_page(begin, PAGE_CHANGES if ndjson else page.limit + 1, change_filter)
+    if begin < found.compacted:
         raise CompactedError(
-            f"The changes after {since} have been compacted: the log begins at revision {page.compacted + 1}.",
-            oldest=page.compacted + 1,
+            f"The changes after {begin} have been compacted: the log begins at revision {found.compacted + 1}.",
+            oldest=found.compacted + 1,
         )
     # A change that is committed but not yet published belongs to the next page.
-    changes = [change for change in page.changes if change.revision <= revision]
+    changes = [change for change in found.changes if change.revision <= revision]
     if ndjson and request.method == "GET":
-        page = ChangePage(changes=changes, compacted=page.compacted)
-        export = NdjsonExport(service.store, service.feed, change_filter, page, until=revision)
+        first = ChangePage(changes=changes, compacted=found.compacted)
+        export = NdjsonExport(service.store, service.feed, change_filter, first, until=revision)
         end_with_credential(request, export)
         return StreamResponse(export)
-    response = JsonResponse(request, dump_json(_page(changes, limit, revision)), revision=revision)
-    response.raw_headers.append((b"vary", b"Accept"))
-    return response
+    return _page_response(request, page, changes, revision)
+
+
+def _revision_of(after: str) -> int:
+    """Raises InvalidError."""
+    if not after.isdecimal() or int(after) > 2**53:
+        raise InvalidError("after: it must be `next` of the page before, or another revision in decimal digits.")
+    return int(after)
 
 
 def _accepts_ndjson(accept: list[str]) -> bool:
@@ -140,13 +147,12 @@ def _accepts_ndjson(accept: list[str]) -> bool:
     return any(media_type.strip() == _NDJSON and weight.replace(" ", "") != "q=0" for media_type, _, weight in types)
 
 
-def _page(changes: list[Change], limit: int, revision: int) -> dict[str, Any]:
-    shown = changes[:limit]
-    return {
-        "changes": [change_body(change) for change in shown],
-        "revision": revision,
-        "next": shown[-1].revision if len(changes) > limit else None,
-    }
+def _page_response(request: Request, page: PageRequest, found: list[Change], revision: int) -> Response:
+    changes, following = page.cut(found, lambda change: change.revision)
+    body = {"changes": [change_body(change) for change in changes], "revision": revision, "next": following}
+    response = JsonResponse(request, dump_json(body), revision=revision)
+    response.raw_headers.append((b"vary", b"Accept"))
+    return response
 
 
 @router.get(

@@ -26,9 +26,9 @@ from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
     KNOWN_PARAMETERS,
-    Limit,
     MinRevision,
     NodeId,
+    Page,
     Timestamp,
     body_schema,
     list_at,
@@ -251,32 +251,27 @@ async def delete_claim(request: Request, node_id: NodeId, owner: Owner, change: 
 )
 async def get_claims(
     request: Request,
+    page: Page,
     owner: Annotated[
         str | None,
         Query(
             min_length=1, max_length=256, description="Only of this owner; with a final `*`, of those that begin so."
         ),
     ] = None,
-    limit: Annotated[Limit, Query(description="Maximum number of nodes in a page.")] = 100,
-    after: Annotated[
-        str | None,
-        Query(description="Only nodes after this id.", json_schema_extra=dict(ID_SCHEMA)),
-    ] = None,
     at: Annotated[
         Timestamp | None, Query(description="The claims as they were at this time (Unix ms), without dismissals.")
     ] = None,
 ) -> Response:
     """Claims and dismissals of the last 30 days by node id: all, or those of some owners."""
-    begin = "" if after is None else check_node_id(after)
     claimed, revision = await _claimed_at(service_of(request), at)
     # In a thread, because a long list would block the event loop.
-    found = await asyncio.to_thread(claimed.page, owner or "*", after=begin, limit=limit + 1)
-    page = found[:limit]
-    dismissed = [{"node": node.id, **_dismissal_body(each)} for node in page for each in node.dismissals]
+    found = await asyncio.to_thread(claimed.page, owner or "*", after=page.after or "", limit=page.limit + 1)
+    nodes, following = page.cut(found, lambda node: node.id)
+    dismissed = [{"node": node.id, **_dismissal_body(each)} for node in nodes for each in node.dismissals]
     body = {
-        "claims": [{"node": node.id, **claim_body(claim)} for node in page for claim in node.claims],
+        "claims": [{"node": node.id, **claim_body(claim)} for node in nodes for claim in node.claims],
         **({"dismissed": dismissed} if at is None else {}),
-        "next": page[-1].id if len(found) > limit else None,
+        "next": following,
     }
     return JsonResponse(request, dump_json(body), revision=revision)
 

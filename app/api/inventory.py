@@ -9,23 +9,22 @@ from http import HTTPStatus
 from itertools import combinations
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import AfterValidator
+from fastapi import APIRouter, Header, Request, Response
 
 from app.api.authentication import REQUIRE_READER
 from app.api.node_status import task_managers_on
 from app.api.nodes import ReadSelector, warnings_of
-from app.api.parameters import KNOWN_PARAMETERS, Limit, NodeId
+from app.api.parameters import KNOWN_PARAMETERS, NodeId, Page, PageRequest
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, problem_responses, revision_headers
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.inventory import Inventory, InventoryNode, select_nodes
 from blocklist.model.names import ambiguous_message, normalize_name
-from blocklist.model.node import BlockedNode, TaskCount, check_node_id
+from blocklist.model.node import BlockedNode, TaskCount
 from blocklist.model.reported_node import NodeSource, SourceKind
 from blocklist.model.selector import Selector
-from blocklist.wire.body import ID_SCHEMA, Json, dump_json
+from blocklist.wire.body import Json, dump_json
 from blocklist.wire.listeners import DriftListBody, KnownNodeBody, KnownNodesPage, drift_list_body
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
@@ -59,38 +58,29 @@ IfNoneMatch = Annotated[list[str] | None, Header(description="ETags that the cli
 )
 async def get_nodes(
     request: Request,
-    after: Annotated[
-        str | None,
-        Query(description="Nodes behind this id: `next` of a page.", json_schema_extra=dict(ID_SCHEMA)),
-        AfterValidator(lambda text: text if text is None else check_node_id(text)),
-    ] = None,
-    limit: Annotated[Limit, Query(description="Maximum number of nodes in a page.")] = 100,
+    page: Page,
     selector: ReadSelector = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Every node that anybody reports, in order of the id in lower case, blocked or not."""
     service = service_of(request)
-    nodes, total = _page(service.inventory, selector, after, limit + 1)
-    bodies = [known_node_body(service, node) for node in nodes[:limit]]
-    page = {
-        "nodes": bodies,
-        "total": total,
-        "next": nodes[limit - 1].id if len(nodes) > limit else None,
-    }
-    tag = _tag({**page, "nodes": [_without_times(body) for body in bodies]})
-    response = _response(request, page, tag, if_none_match)
+    found, total = _nodes_after(service.inventory, selector, page)
+    nodes, following = page.cut(found, lambda node: node.id)
+    bodies = [known_node_body(service, node) for node in nodes]
+    body = {"nodes": bodies, "total": total, "next": following}
+    tag = _tag({**body, "nodes": [_without_times(each) for each in bodies]})
+    response = _response(request, body, tag, if_none_match)
     response.raw_headers.extend(warnings_of(service, selector))
     return response
 
 
-def _page(
-    inventory: Inventory, selector: Selector | None, after: str | None, limit: int
-) -> tuple[list[InventoryNode], int]:
-    """At most `limit` nodes behind `after`, and the number of all nodes that are selected."""
+def _nodes_after(inventory: Inventory, selector: Selector | None, page: PageRequest) -> tuple[list[InventoryNode], int]:
+    """The nodes of a page and one more, and the number of all nodes that are selected."""
+    limit = page.limit + 1
     if not selector:
-        return inventory.page(after, limit), len(inventory)
+        return inventory.page(page.after, limit), len(inventory)
     selected = select_nodes(selector, inventory).nodes
-    begin = 0 if after is None else bisect_right(selected, normalize_name(after))
+    begin = 0 if page.after is None else bisect_right(selected, normalize_name(page.after))
     return [inventory.get(node_id) for node_id in selected[begin : begin + limit]], len(selected)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
 
@@ -35,7 +36,6 @@ def _whole_number(value: object) -> object:
 
 
 Revision = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole_number)]
-Limit = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole_number)]
 Timestamp = Annotated[int, Field(ge=0, le=PERMANENT), BeforeValidator(_whole_number)]
 """Unix milliseconds."""
 
@@ -142,6 +142,47 @@ KNOWN_PARAMETERS: Any = Depends(known_parameters)
 """For all routers of the API, but of health and downloads, to whose URLs others add their own parameters."""
 
 
+# Pages: one form for every list that has them. The body has `next`, which is `after` of the next page.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which page of a list is asked for."""
+
+    limit: int
+    after: str | None = None
+
+    def cut(self, found: Sequence[T], cursor: Callable[[T], object]) -> tuple[Sequence[T], str | None]:
+        """The entries of the page, and its `next`. One more than `limit` are `found` unless it is the last page."""
+        shown = found[: self.limit]
+        return shown, str(cursor(shown[-1])) if len(found) > self.limit else None
+
+
+async def _page(
+    limit: Annotated[
+        int,
+        Query(ge=1, le=1000, description="Maximum number of entries in a page; of claims, the number of nodes."),
+        BeforeValidator(_whole_number),
+    ] = 100,
+    after: Annotated[
+        str | None,
+        Query(
+            description="Only what follows this: `next` of a page. Of nodes and claims any node id, of changes any"
+            " revision.",
+            json_schema_extra=dict(ID_SCHEMA),
+        ),
+    ] = None,
+) -> PageRequest:
+    return PageRequest(limit, None if after is None else check_node_id(after))
+
+
+Page = Annotated[PageRequest, Depends(_page)]
+"""`limit` and `after` of the query, validated. Raises InvalidError."""
+
+
 # `?at=`: the list at a time in the past.
 
 
@@ -153,8 +194,6 @@ async def list_at(service: Service, timestamp: int) -> PastList:
 
 
 # Request bodies that endpoints parse themselves: size limits, reading, OpenAPI.
-
-T = TypeVar("T")
 
 
 class TooLargeError(BlocklistError):

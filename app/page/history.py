@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.parameters import PageRequest
 from app.page.forms import HtmlRoute, int_param
 from app.page.shared import ReaderVisitor, render_page, shared_of
 from app.service import Service, service_of
@@ -247,7 +248,8 @@ async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
     days = request.query_params.get("days", "7")
     days = days if days in PERIODS else "7"
     store = service_of(request).store
-    latest = await store.latest_changes(PAGE_SIZE + 1, before=int_param(request, "before"))
+    latest = await store.latest_changes(PAGE_SIZE + 1, before=int_param(request, "after"))
+    changes, older = PageRequest(PAGE_SIZE).cut(latest, lambda change: change.revision)
     return render_page(
         request,
         "history.html.j2",
@@ -258,8 +260,8 @@ async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
         max_changes=MAX_CHANGES,
         max_age_seconds=MAX_AGE_MS // 1000,
         charts=await history_charts(request, days),
-        changes=latest[:PAGE_SIZE],
-        older=latest[PAGE_SIZE - 1].revision if len(latest) > PAGE_SIZE else None,
+        changes=changes,
+        older=older,
     )
 
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.inventory import clusters_of
 from app.api.node_status import ListenerProgress, TaskManager, applied_by_live_listeners, by_listener, task_managers_on
-from app.api.parameters import NodeId
+from app.api.parameters import NodeId, PageRequest
 from app.listeners.reports import TasksOnHost
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute, int_param
@@ -415,7 +415,7 @@ class NodeHistory:
     """
 
     changes: Sequence[Change]
-    older: int | None
+    older: str | None
     last: Change | None
     strip: BlockStrip | None
 
@@ -426,9 +426,10 @@ async def node_history(service: Service, node_id: str, block: BlockedNode | None
     limit = (MAX_CHANGES if before is None else PAGE_SIZE) + 1
     changes = await store.latest_changes(limit, ChangeFilter(node_id=node_id), before=before)
     last = changes[0] if changes and before is None else await store.last_change(node_id)
+    shown, older = PageRequest(PAGE_SIZE).cut(changes, lambda change: change.revision)
     return NodeHistory(
-        changes=changes[:PAGE_SIZE],
-        older=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
+        changes=shown,
+        older=older,
         last=last,
         strip=await _strip(service, changes, block) if before is None else None,
     )
@@ -470,7 +471,7 @@ async def get_state(request: Request, visitor: ReaderVisitor, node_id: NodeId) -
 
 
 async def _render(request: Request, visitor: Visitor, template: str, asked: str) -> Response:
-    service, before = service_of(request), int_param(request, "before")
+    service, before = service_of(request), int_param(request, "after")
     settings, now = service.settings, service.clock()
     node = service.view.get(asked)
     node_id = asked if node is None else node.id

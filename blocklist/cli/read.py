@@ -403,8 +403,6 @@ def drift(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHea
 
 _LAST_ON_TERMINAL: Final = 100
 """Number of changes that `history` shows on a terminal, where nobody asks for another one."""
-_MAX_LAST: Final = 1000
-"""Maximum number of changes that the service reads from the end of its log."""
 Types = Annotated[
     list[ChangeType] | None,
     options.choice_option(ChangeType, "--type", help_text="Changes of this type; can be repeated."),
@@ -436,7 +434,7 @@ def history(
             return
         shown = _LAST_ON_TERMINAL if last is None and sys.stdout.isatty() else last or options.ALL
         # One more says whether there are others.
-        limit = shown + 1 if options.ALL < shown < _MAX_LAST else None
+        limit = shown + 1 if shown else None
         read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end, last=limit)
         pages = [read(node_id=node_id) for node_id in node_ids] if node_ids is not None else [read()]
         # Two names of one machine may be given.

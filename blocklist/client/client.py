@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
+from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -53,7 +54,7 @@ from blocklist.model.node import (
     check_node_id,
     check_text,
 )
-from blocklist.wire.body import Json
+from blocklist.wire.body import Json, Page
 from blocklist.wire.nodes import ClaimsPage, DryRunBody, ListedNode, NodeClaims, RemovedClaimBody
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 _NODES_PATH = "/blocklist/nodes"
 _MAX_BODY: Final = 256 << 20
 """In bytes, after decompression. A list of 100,000 nodes with details takes 40 MB."""
+_MAX_PAGE: Final = 1000
+P = TypeVar("P", bound=Page)
 
 
 class HeartbeatResult(NamedTuple):
@@ -179,8 +182,10 @@ class BlocklistClient:
     ) -> Iterator[Change]:
         """The changes in the log, the oldest first; filtered by node, author, types, and time in [begin, end).
 
-        With `last` (1 to 1,000) only the last ones of these, up to that number.
+        With `last` only the last ones of these, up to that number.
         """
+        from blocklist.wire.changes import ChangesPage
+
         optional = {
             "node": None if node_id is None else check_node_id(node_id),
             "createdBy": created_by,
@@ -190,20 +195,22 @@ class BlocklistClient:
         params: dict[str, str | list[str]] = {name: value for name, value in optional.items() if value is not None}
         params |= {"type": [kind.value for kind in types]}
         if last is not None:
-            params |= {"last": "true", "limit": str(last)}
-            yield from _changes(self._request("GET", "/blocklist/changes", params=params).object().get("changes"))
+            limit = str(min(last, _MAX_PAGE))
+            pages = self._pages("/blocklist/changes", ChangesPage, params | {"newest": "true", "limit": limit})
+            latest = islice((change for page, _ in pages for change in page.changes), last)
+            yield from reversed([change.value() for change in latest])
             return
-        params |= {"since": "0", "limit": "1000"}
+        since = 0
         while True:
             try:
-                page = self._request("GET", "/blocklist/changes", params=params).object()
+                for page, _ in self._pages("/blocklist/changes", ChangesPage, params | {"since": str(since)}):
+                    for change in page.changes:
+                        yield change.value()
+                        since = change.revision
             except CompactedError as error:
-                params["since"] = str(max(0, error.oldest - 1))
-                continue
-            yield from _changes(page.get("changes"))
-            if page.get("next") is None:
+                since = max(since, error.oldest - 1)
+            else:
                 return
-            params["since"] = str(page["next"])
 
     def status(self, node_id: str) -> NodeStatusBody:
         """Which listeners have applied the node's last change. Raises NotFoundError if the log has no change of it."""
@@ -241,15 +248,13 @@ class BlocklistClient:
         """
         from blocklist.wire.listeners import KnownNodesPage
 
-        params = {"limit": "1000"} | ({} if selector is None else {"selector": selector})
+        params = {} if selector is None else {"selector": selector}
         nodes: list[KnownNodeBody] = []
-        while True:
-            response = self._request("GET", "/nodes", params=params)
-            page = parse_body(KnownNodesPage, response.object())
+        warnings: tuple[str, ...] = ()
+        for page, response in self._pages("/nodes", KnownNodesPage, params):
             nodes += page.nodes
-            if page.next is None:
-                return KnownNodeListing(nodes=tuple(nodes), warnings=response.warnings)
-            params["after"] = page.next
+            warnings = response.warnings
+        return KnownNodeListing(nodes=tuple(nodes), warnings=warnings)
 
     def known_nodes_after(self, node_id: str | None = None, *, limit: int = 1000) -> list[KnownNodeBody]:
         """Up to `limit` (1 to 1,000) of these nodes, behind this id; None: the first ones."""
@@ -260,14 +265,19 @@ class BlocklistClient:
 
     def all_claims(self, *, owner: str | None = None) -> list[OwnedClaim]:
         """The claims on all nodes, by node id; with `owner` only those of it (a final `*` stands for any end)."""
-        params = {"limit": "1000"} | ({} if owner is None else {"owner": owner})
-        found: list[OwnedClaim] = []
+        pages = self._pages("/claims", ClaimsPage, {} if owner is None else {"owner": owner})
+        return [claim for page, _ in pages for claim in page.claims]
+
+    def _pages(self, path: str, body_type: type[P], params: Params) -> Iterator[tuple[P, ApiResponse]]:
+        """All pages of a list, of 1,000 entries unless `params` have a `limit`."""
+        asked = {"limit": str(_MAX_PAGE), **params}
         while True:
-            page = parse_body(ClaimsPage, self._request("GET", "/claims", params=params).object())
-            found += page.claims
+            response = self._request("GET", path, params=asked)
+            page = parse_body(body_type, response.object())
+            yield page, response
             if page.next is None:
-                return found
-            params["after"] = page.next
+                return
+            asked["after"] = page.next
 
     def listeners(self) -> list[ListenerBody]:
         """All listeners, live and lapsed, sorted by id."""
@@ -660,18 +670,6 @@ def _node_details(node_id: str, value: object) -> NodeDetails:
         return ListedNode.parse(value).value(node_id)
     except InvalidError as error:
         raise UnavailableError(f"The service sent an invalid node: {error}") from error
-
-
-def _changes(value: object) -> list[Change]:
-    """Parse a list of changes. Raises UnavailableError if it is invalid."""
-    from blocklist.wire.changes import ChangeBody
-
-    if not isinstance(value, list):
-        raise UnavailableError("The service sent changes that are not a list.")
-    try:
-        return [ChangeBody.parse(change).value() for change in value]
-    except InvalidError as error:
-        raise UnavailableError(f"The service sent an invalid change: {error}") from error
 
 
 def _read_body(response: httpx.Response) -> bytes:

@@ -12,7 +12,7 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
@@ -205,6 +205,13 @@ class Body:
         body = cls(**values)
         body._received = value
         return body
+
+
+@dataclass(kw_only=True)
+class Page(Body):
+    """A page of a list."""
+
+    next: Annotated[str | None, Doc("`after` of the next page; null on the last page.")]
 
 
 def with_example(**example: object) -> Any:

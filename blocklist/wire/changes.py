@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.claims import Claims, author_claim, is_author_claim
 from blocklist.model.node import BlockedNode
-from blocklist.wire.body import Body, Doc, Json, Millis, Rule, between, dump_json, matching, with_example
+from blocklist.wire.body import Body, Doc, Json, Millis, Page, Rule, between, dump_json, matching, with_example
 from blocklist.wire.nodes import ClaimBody, NodeBody, claim_body, node_fields
 
 
@@ -80,7 +80,7 @@ class SnapshotBody(Body):
 
 
 @dataclass(kw_only=True)
-class ChangesPage(Body):
+class ChangesPage(Page):
     """A page of the change log."""
 
     __pydantic_config__ = with_example(
@@ -105,7 +105,6 @@ class ChangesPage(Body):
 
     changes: list[ChangeBody]
     revision: Annotated[int, Doc("The current revision.")]
-    next: Annotated[int | None, Doc("`since` of the next page; null on the last page.")]
 
 
 def change_body(change: Change) -> Json:

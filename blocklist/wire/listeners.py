@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from blocklist.model.listener import Report
 from blocklist.model.node import TaskCount
 from blocklist.model.reported_node import ReportedNode
-from blocklist.wire.body import Body, Doc, Json, Millis, camel, matching, with_example
+from blocklist.wire.body import Body, Doc, Json, Millis, Page, camel, matching, with_example
 from blocklist.wire.nodes import NodeBody, RepeatBody
 
 if TYPE_CHECKING:
@@ -341,12 +341,11 @@ class KnownNodeBody(Body):
 
 
 @dataclass(kw_only=True)
-class KnownNodesPage(Body):
+class KnownNodesPage(Page):
     """A page of nodes in order of their ids."""
 
     nodes: list[KnownNodeBody]
     total: Annotated[int, Doc("Number of all nodes, or of those that the selector selects.")]
-    next: Annotated[str | None, Doc("Pass this as `after` for the next page; null on the last page.")]
 
 
 # The body of GET /drift.

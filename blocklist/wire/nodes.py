@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from blocklist.model.claims import Claim, Repeat
 from blocklist.model.listing import NodeDetails
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.wire.body import Body, Doc, Json, Millis, between, dump_json, with_example
+from blocklist.wire.body import Body, Doc, Json, Millis, Page, between, dump_json, with_example
 
 if TYPE_CHECKING:
     from blocklist.model.usable_nodes import Shortfall
@@ -229,14 +229,13 @@ class OwnedDismissal(DismissalBody):
 
 
 @dataclass(kw_only=True)
-class ClaimsPage(Body):
+class ClaimsPage(Page):
     """Claims and dismissals on several nodes, by node id; those of a node are on one page."""
 
     claims: list[OwnedClaim]
     dismissed: Annotated[list[OwnedDismissal] | None, Doc("The dismissals of the last 30 days; absent with `at`.")] = (
         None
     )
-    next: Annotated[str | None, Doc("`after` of the next page; null on the last page.")]
 
 
 @dataclass(kw_only=True)

@@ -40,10 +40,10 @@ def revision_of(answer: httpx.Response | httpx2.Response) -> int:
 def all_changes(client: httpx.Client | httpx2.Client, **params: str | int) -> list[dict[str, Any]]:
     """The whole change log, page by page."""
     found: list[dict[str, Any]] = []
-    since: int | None = 0
-    while since is not None:
-        asked = {"limit": 1000, **params, "since": since}
+    asked = {"limit": 1000, **params}
+    while True:
         page = client.get("/blocklist/changes", params=asked).raise_for_status().json()
         found += page["changes"]
-        since = page["next"]
-    return found
+        if page["next"] is None:
+            return found
+        asked["after"] = page["next"]

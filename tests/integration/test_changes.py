@@ -55,7 +55,7 @@ class TestPages:
         start = current_list(client)[0] - 250
         first = page(client, since=start)
         assert [change["revision"] for change in first["changes"]] == list(range(start + 1, start + 101))
-        assert (first["revision"], first["next"]) == (start + 250, start + 100)
+        assert (first["revision"], first["next"]) == (start + 250, str(start + 100))
         last = page(client, since=start + 200)
         assert (len(last["changes"]), last["next"]) == (50, None)
 
@@ -63,13 +63,20 @@ class TestPages:
         start = current_list(client)[0] - 100
         assert (len(page(client, since=start)["changes"]), page(client, since=start)["next"]) == (100, None)
 
-    def test_the_last_changes_are_a_page_in_order(self, client: httpx.Client) -> None:
+    @pytest.mark.parametrize("limit", [1, 7, 1000])
+    def test_the_newest_changes_come_first_in_pages_without_gaps(self, client: httpx.Client, limit: int) -> None:
         now = current_list(client)[0]
-        assert [it["revision"] for it in page(client, last="true", limit=3)["changes"]] == [now - 2, now - 1, now]
-        last = client.get("/blocklist/changes?last=true&limit=3", headers={"Accept": "application/x-ndjson"}).json()
-        assert (len(last["changes"]), last["next"]) == (3, None)
-        assert [it["revision"] for it in page(client, last="true", since=now - 1)["changes"]] == [now]
-        assert page(client, last="true", createdBy="nobody")["changes"] == []
+        found = all_changes(client, newest="true", since=now - 30, limit=limit)
+        assert [change["revision"] for change in found] == list(range(now, now - 30, -1))
+
+    def test_the_newest_changes_are_always_a_page_of_json(self, client: httpx.Client) -> None:
+        newest = client.get("/blocklist/changes?newest=true&limit=3", headers={"Accept": "application/x-ndjson"}).json()
+        assert (len(newest["changes"]), newest["next"]) == (3, str(newest["changes"][-1]["revision"]))
+        assert page(client, newest="true", createdBy="nobody") | {"revision": 0} == {
+            "changes": [],
+            "revision": 0,
+            "next": None,
+        }
 
     def test_at_the_current_revision_the_page_is_empty(self, client: httpx.Client) -> None:
         revision = current_list(client)[0]
@@ -78,14 +85,9 @@ class TestPages:
     @pytest.mark.parametrize("limit", [1, 7, 1000])
     def test_pages_of_any_size_make_one_log_without_gaps(self, client: httpx.Client, limit: int) -> None:
         start = current_list(client)[0] - 30
-        found: list[int] = []
-        since: int | None = start
-        while since is not None:
-            one = page(client, since=since, limit=limit)
-            assert len(one["changes"]) <= limit
-            found += [change["revision"] for change in one["changes"]]
-            since = one["next"]
+        found = [change["revision"] for change in all_changes(client, since=start, limit=limit)]
         assert found == list(range(start + 1, start + 31))
+        assert len(page(client, since=start, limit=limit)["changes"]) == min(limit, 30)
 
     def test_the_log_of_one_node_is_paged_too(self, client: httpx.Client, node: str, node_id: str) -> None:
         for n in range(5):
@@ -106,7 +108,7 @@ class TestPages:
     "query",
     [
         "since=x", "since=-1", "since=", "since=1.5", "since=%2B1", "since=1e3", "since=%D9%A3",
-        "since=1_0", "since=true",
+        "since=1_0", "since=true", "after=x", "after=-1", "after=", "after=1.5", f"after={2**53 + 1}", "last=true",
         f"since={'9' * 5_000}", "limit=x", "limit=0", "limit=-1", "limit=", "limit=1.5", "limit=1001",
         f"limit={'9' * 5_000}",
         "node=", "node=a%20b", "node=..", "node=a%2Fb", f"node={'x' * 254}", "node=%00",

@@ -23,6 +23,7 @@ from blocklist import (
     Snapshot,
     UnavailableError,
 )
+from blocklist.client import client as client_module
 from blocklist.model.errors import CompactedError
 from tests.integration.bodies import now_ms
 from tests.integration.fake_servers import (
@@ -49,6 +50,16 @@ def blocklist(service: ServiceProcess) -> Iterator[BlocklistClient]:
 
 def node(node_id: str, cause: str = "disk", *, end: int = PERMANENT, start: int = 0) -> BlockedNode:
     return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=start, end=end, cause=cause)
+
+
+def test_lists_are_read_page_by_page(blocklist: BlocklistClient, node_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_MAX_PAGE", 2)
+    ids = sorted(f"{node_id}-{number}" for number in range(5))
+    blocklist.block_many(node(each) for each in ids)
+    assert [claim.node for claim in blocklist.all_claims() if claim.node in ids] == ids
+    log = list(blocklist.changes())
+    assert [change.node.id for change in log[-5:]] == ids
+    assert list(blocklist.changes(last=5)) == log[-5:]
 
 
 class TestBlock:

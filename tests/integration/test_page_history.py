@@ -71,5 +71,5 @@ def test_no_query_has_charts_computed_more_often(client: TestClient, computed: l
     client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(60)}).raise_for_status()
     queries = [(days, before) for days in (*PERIODS, "8", "x", "07") for before in range(1, 61, 6)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda query: get(client, query[0], before=query[1]), queries))
+        list(pool.map(lambda query: get(client, query[0], after=query[1]), queries))
     assert len(computed) == len(PERIODS)

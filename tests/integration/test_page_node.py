@@ -179,12 +179,12 @@ def test_the_history_is_read_in_pages(client: TestClient, clock: ManualClock) ->
     page = get(client, "/page/nodes/n1")
     assert page.count('<li class="') == PAGE_SIZE
     assert f"Blocked for 50 s of the last 30 days, in {PAGE_SIZE} blocks." in text_of(page)
-    older = re.search(r'href="(/page/nodes/n1\?before=[0-9]+)"', page)
+    older = re.search(r'href="(/page/nodes/n1\?after=[0-9]+)"', page)
     assert older
     second = get(client, older[1])
     assert second.count('<li class="') == PAGE_SIZE
     assert (">Older changes<" in second, ">Newest changes<" in second, "<svg" in second) == (False, True, False)
-    assert f"/state?before={older[1].partition('=')[2]}" in second, "updates stay on the page"
+    assert f"/state?after={older[1].partition('=')[2]}" in second, "updates stay on the page"
 
 
 def test_only_the_latest_changes_are_in_the_strip(client: TestClient, clock: ManualClock) -> None:
