@@ -23,13 +23,11 @@ from app.store.queries import Topic
 from app.store.store import Store
 from app.store.tables import AlertEvent, read_events, write_events
 from blocklist.model.changes import Author
-from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, claim_of
-from blocklist.model.draft import Draft
+from blocklist.model.claims import MAX_CLAIMS, Claim, Claims, Repeat, Role, claim_of
+from blocklist.model.draft import Draft, nodes_claimed_by
 from blocklist.model.errors import InvalidError, LimitError
 from blocklist.model.evidence import AutomaticBlocks, Dismissal, Dismissals
 from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, BlockAction, BlockedNode, node_id_of
-from blocklist.model.roles import Role
-from blocklist.model.tracker import nodes_claimed_by
 from blocklist.wire.body import parse_json
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from app.net.addresses import is_loopback
 from app.settings import Settings, SettingsError
 from app.store.database import database_exists, has_valid_token
 from app.store.tokens import TokenStore
-from blocklist.model.roles import ROLES_BY_NAME, Grants
+from blocklist.model.claims import ROLES_BY_NAME, Grants
 
 if TYPE_CHECKING:
     from app.auth.oidc import JwtVerifiers, OidcVerifier

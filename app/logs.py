@@ -23,7 +23,7 @@ import structlog
 from structlog.contextvars import bind_contextvars, get_contextvars
 
 from blocklist.model.changes import Author, Change
-from blocklist.model.time import to_utc
+from blocklist.model.node import to_utc
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from blocklist.model.claims import check_owner_pattern
+from blocklist.model.claims import check_id_pattern, check_owner_pattern, check_token_name
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import MAX_REASON_LENGTH, Finding, FindingKind
 from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, ListenerRole, Registration, Report
@@ -38,7 +38,6 @@ from blocklist.model.node import (
     check_text,
 )
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
-from blocklist.model.roles import check_id_pattern, check_token_name
 from blocklist.model.selector import MAX_NAME_LENGTH, check_label_value
 from blocklist.wire.body import ID_SCHEMA, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
 from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName

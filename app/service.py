@@ -49,15 +49,14 @@ from app.store.queries import LoadedState, Topic
 from app.store.store import Store
 from app.watch import ChangeFeed, StreamQuota
 from blocklist.model.changes import Author, Change, Source
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import UnavailableError
 from blocklist.model.evidence import AutomaticBlocks, Dismissals, EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import EvidenceLimit, ask_above
 from blocklist.model.names import ConfirmedNodes
+from blocklist.model.node import to_millis
 from blocklist.model.reported_node import CLUSTER_LABEL
-from blocklist.model.time import to_millis
-from blocklist.model.tracker import BlocklistTracker
 
 log = structlog.get_logger(__name__)
 

@@ -16,11 +16,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.net.addresses import CallbackPolicy, HostPolicy, Networks, check_secure_url
 from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, parse_pattern
 from app.store.database import check_url
-from blocklist.model.claims import MAX_DURATION_MS, RepeatRule
+from blocklist.model.claims import MAX_DURATION_MS, Grants, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
-from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Grants
-from blocklist.model.time import DEFAULT_DURATION, exact_duration, parse_duration_or_forever, to_millis
+from blocklist.model.node import DEFAULT_DURATION, PERMANENT, exact_duration, parse_duration_or_forever, to_millis
 
 PREFIX: Final = "BLOCKLIST_"
 CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "CONTEXT", "TIMEOUT"))

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
     from blocklist.client.watch import Watch
     from blocklist.model.changes import Change, ChangeType, Snapshot
+    from blocklist.model.draft import BlocklistTracker
     from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
     from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-    from blocklist.model.tracker import BlocklistTracker
 
 __version__ = "0.1.0"
 

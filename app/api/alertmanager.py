@@ -8,8 +8,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
-from app.api.authentication import ClaimsOperator, author
-from app.api.parameters import KNOWN_PARAMETERS, body_schema, parse_in_turns, read_body
+from app.api.parameters import KNOWN_PARAMETERS, ClaimsOperator, author, body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from blocklist.model.changes import Source

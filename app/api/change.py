@@ -6,29 +6,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from pydantic import AfterValidator
 
-from app.api.authentication import ClaimsOperator, author
-from app.api.node_status import Prefer, Wait, requested_wait, task_managers_on, wait_until_applied
-from app.api.parameters import require_empty_body
+from app.api.node_status import task_managers_on
+from app.api.parameters import ClaimsOperator, author, require_empty_body, slots_of
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
 from app.engine.handler import Command, DryRunResult, Outcome
 from app.service import Service, service_of
-from blocklist.model.changes import Author, ChangeType
-from blocklist.model.claims import claim_of
-from blocklist.model.draft import Draft
-from blocklist.model.errors import ForbiddenError, InvalidError, PreconditionFailedError
+from app.watch import applied_by, run_until_disconnect, wait_seconds
+from blocklist.model.changes import Author, Change, ChangeType
+from blocklist.model.claims import Role, claim_of
+from blocklist.model.draft import BlocklistView, Draft, claims_on, find_blocked, find_one_blocked
+from blocklist.model.errors import ForbiddenError, InvalidError, PreconditionFailedError, UnavailableError
 from blocklist.model.names import normalize_name
-from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_node_id, check_text
-from blocklist.model.roles import Role
-from blocklist.model.tracker import BlocklistView, claims_on, find_blocked, find_one_blocked
+from blocklist.model.node import ALL_LISTENERS, MAX_CAUSE_LENGTH, AppliedBy, BlockedNode, check_node_id, check_text
 from blocklist.wire.body import TEXT_PATTERN, Json, dump_json
 from blocklist.wire.nodes import claim_body, shortfall_body
 
@@ -54,6 +54,14 @@ Strict = Annotated[
     Query(description="`true`: refuse a node that is not blocked and that no live listener reports."),
 ]
 
+Prefer = Annotated[
+    list[str] | None,
+    Header(
+        description="`wait=N`: respond when all live listeners have applied or refused it, or after N seconds"
+        " (maximum 60). With `applied-by=95%` as well, when that share of them has applied it; with"
+        " `applied-by=managers`, when the ResourceManagers have, and only they are counted."
+    ),
+]
 Replace = Annotated[
     Literal["true", "false"],
     Query(
@@ -61,6 +69,13 @@ Replace = Annotated[
         " weaker, or add one; claims of other owners stay. `allowMerge` is ignored."
     ),
 ]
+
+
+class Wait(NamedTuple):
+    """How long the response to a change may wait, and for whom."""
+
+    seconds: int
+    by: AppliedBy = ALL_LISTENERS
 
 
 def require_known(service: Service, node_ids: Collection[str], command: Command[T], *, strict: bool) -> Command[T]:
@@ -263,3 +278,133 @@ def removed_claim_body(service: Service, outcome: Outcome[Any], node: BlockedNod
     """The body of the response to a removed claim: `RemovedClaimBody`."""
     freed = {change.node.id for change in outcome.changes if change.type.frees}
     return {"blocked": node.id not in freed, "node": service.view.node_body(node)}
+
+
+# Waiting with `Prefer: wait` until listeners have applied a change.
+
+MAX_NAMED: Final = 20
+"""Maximum number of listeners named in a header."""
+
+
+async def requested_wait(request: Request, prefer: list[str] | None) -> Wait | None:
+    """What `Prefer` asks, or None. Raises UnavailableError if the client has too many waiting requests."""
+    seconds = wait_seconds(prefer or [])
+    if seconds is None:
+        return None
+    await slots_of(request)  # reject before anything is changed
+    return Wait(seconds, applied_by(prefer or []))
+
+
+async def wait_until_applied(
+    request: Request, outcome: Outcome[Any], nodes: Collection[BlockedNode], wait: Wait | None
+) -> list[tuple[bytes, bytes]]:
+    """Wait until the live listeners that `wait` asks for have applied the change of these nodes, or none is pending.
+
+    `nodes` are as the change left them, or found them.
+
+    Returns headers with the result. Raises UnavailableError if a new history begins: the change may be lost.
+    """
+    if wait is None:
+        return []
+    service, revision = service_of(request), outcome.revision
+    directory, feed = service.directory, service.feed
+    history, node_ids = feed.history, {node.id for node in nodes}
+    with suppress(UnavailableError):
+        await service.registry.refresh()
+
+    def settled() -> bool:
+        return feed.closed or feed.history != history or directory.is_applied(revision, node_ids, wait.by)
+
+    with await slots_of(request):
+        await run_until_disconnect(request.receive, directory.acks.wait_for(settled, wait.seconds))
+    current = await _is_current(service)
+    if feed.history != history:
+        raise UnavailableError(
+            "The database has begun a new history, after a failover or a restore: the change may be lost. Read the"
+            " node, and send the change again if it is missing.",
+            retry_after=1,
+        )
+    by = wait.by
+    progress = directory.progress(revision, node_ids, by) if current else directory.unknown_progress(by)
+    later, blocked = await _changes_since(service, revision), service.view.tracker.blocked(service.clock())
+    superseded = superseded_nodes(nodes, outcome.changes, later, blocked)
+    named = {
+        b"blocklist-refused": progress.refused,
+        b"blocklist-not-applied": progress.pending,
+        b"blocklist-not-here": progress.not_here,
+        b"blocklist-superseded": superseded,
+    }
+    waited_for = "" if by == ALL_LISTENERS else f", applied-by={by}"
+    return [
+        (b"preference-applied", b"wait=%d%b" % (wait.seconds, waited_for.encode())),
+        # A listener that has acknowledged a later change that reverses this one does not have it in force.
+        (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.total)),
+        *((header, _named(ids)) for header, ids in named.items() if ids),
+    ]
+
+
+def _named(ids: Sequence[str]) -> bytes:
+    """The ids in a header: the first ones, and how many more there are."""
+    more = [f"and {len(ids) - MAX_NAMED} more"] if len(ids) > MAX_NAMED else []
+    return ", ".join([*ids[:MAX_NAMED], *more]).encode()
+
+
+class _Strength(IntEnum):
+    """How a node is blocked, the weakest first."""
+
+    FREE = 0
+    CANARY = 1
+    MARKED = 2
+    EVACUATED = 3
+
+
+def superseded_nodes(
+    nodes: Collection[BlockedNode],
+    changes: Collection[Change],
+    later: Collection[Change],
+    blocked: Mapping[str, BlockedNode],
+) -> Sequence[str]:
+    """The nodes that are not as a request left them, at present or at any time since, sorted.
+
+    `nodes` are those of the request, `changes` what it changed of them, `later` what came after it, `blocked` are the
+    blocks at present. A block that is stronger than the requested one has it in force; where a request weakened or
+    removed a block, a stronger one is not what was requested.
+    """
+    # Where it changed nothing, it found the node as it was requested.
+    made = {node.id: _strength(node) for node in nodes} | {it.node.id: _after(it) for it in changes}
+    lessened = {it.node.id for it in changes if it.type.frees or it.type is ChangeType.NARROWED}
+    since = [(it.node.id, _after(it)) for it in later if it.node.id in made]
+    since += [(name, _strength(blocked.get(name))) for name in made]
+    return sorted({name for name, it in since if it < made[name] or (name in lessened and it > made[name])})
+
+
+def _after(change: Change) -> _Strength:
+    return _strength(None if change.type.frees else change.node)
+
+
+def _strength(node: BlockedNode | None) -> _Strength:
+    if node is None:
+        return _Strength.FREE
+    if node.canary:
+        return _Strength.CANARY
+    return _Strength.EVACUATED if node.evacuates else _Strength.MARKED
+
+
+async def _changes_since(service: Service, revision: int) -> Sequence[Change]:
+    """The changes after a revision; none if they are no longer known."""
+    feed = service.feed
+    with suppress(UnavailableError):
+        return await feed.changes(revision, feed.revision) or ()
+    return ()
+
+
+async def _is_current(service: Service) -> bool:
+    """Read the registrations at other replicas; False if the database is unavailable.
+
+    Another session of a listener may have taken over there: what the earlier one acknowledged here does not count.
+    """
+    try:
+        await service.registry.refresh()
+    except UnavailableError:
+        return False
+    return True

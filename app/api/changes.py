@@ -9,8 +9,17 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator
 from starlette.types import Receive, Send
 
-from app.api.authentication import REQUIRE_READER, end_with_credential, slots_of
-from app.api.parameters import KNOWN_PARAMETERS, MinRevision, Page, PageRequest, Revision, Timestamp
+from app.api.parameters import (
+    KNOWN_PARAMETERS,
+    REQUIRE_READER,
+    MinRevision,
+    Page,
+    PageRequest,
+    Revision,
+    Timestamp,
+    end_with_credential,
+    slots_of,
+)
 from app.api.responses import CompactedProblem, JsonResponse, problem_responses
 from app.service import service_of
 from app.store.queries import ChangeFilter

@@ -12,7 +12,6 @@ from typing import Annotated, Final, NamedTuple
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from app.api.authentication import REQUIRE_READER
 from app.api.change import (
     Blocking,
     Freeing,
@@ -26,6 +25,7 @@ from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
     KNOWN_PARAMETERS,
+    REQUIRE_READER,
     MinRevision,
     NodeId,
     Page,
@@ -48,11 +48,10 @@ from blocklist.model.claims import (
     live_claims,
     owner_matches,
 )
-from blocklist.model.draft import Draft, PutClaim, not_blocked_message
+from blocklist.model.draft import BlocklistTracker, Draft, PutClaim, claims_on, not_blocked_message
 from blocklist.model.errors import NotFoundError
 from blocklist.model.evidence import Dismissal, Dismissals
 from blocklist.model.node import MAX_NODES, BlockedNode, check_node_id
-from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.nodes import (
     ClaimsPage,

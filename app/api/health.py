@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.api.authentication import PUBLIC, REQUIRE_READER
+from app.api.parameters import PUBLIC, REQUIRE_READER
 from app.api.responses import problem_responses
 from app.service import service_of
 

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
 
-from app.api.authentication import REQUIRE_READER
 from app.api.node_status import task_managers_on
 from app.api.nodes import ReadSelector, warnings_of
-from app.api.parameters import KNOWN_PARAMETERS, NodeId, Page, PageRequest
+from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_READER, NodeId, Page, PageRequest
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, problem_responses, revision_headers
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of

@@ -8,15 +8,25 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.authentication import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole, authenticate, listener_principal
-from app.api.parameters import KNOWN_PARAMETERS, ResourceId, body_schema, parse_in_turns, read_body
+from app.api.parameters import (
+    KNOWN_PARAMETERS,
+    REQUIRE_LISTENER,
+    REQUIRE_READER,
+    ListenerRole,
+    ResourceId,
+    authenticate,
+    body_schema,
+    listener_principal,
+    parse_in_turns,
+    read_body,
+)
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.listeners.state import ListenerEntry
 from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, RegistrationBody, SessionBody
 from app.service import Service, service_of
+from blocklist.model.claims import Role
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.listener import Report
-from blocklist.model.roles import Role
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     REPORT_FIELDS,

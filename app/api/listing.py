@@ -10,9 +10,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from app.api.authentication import REQUIRE_READER, check_after_wait, slots_of
 from app.api.nodes import ReadSelector, selected_by, warnings_of
-from app.api.parameters import KNOWN_PARAMETERS, MinRevision, Timestamp, list_at
+from app.api.parameters import (
+    KNOWN_PARAMETERS,
+    REQUIRE_READER,
+    MinRevision,
+    Timestamp,
+    check_after_wait,
+    list_at,
+    slots_of,
+)
 from app.api.responses import FROM_MEMORY, CompactedProblem, age_header, problem_responses
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_view import past_list

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.api.authentication import REQUIRE_READER
 from app.api.change import Blocking, Freeing, Replace, RequestedChange, node_etag, remove_claim, require_known
 from app.api.node_status import AMBIGUOUS
 from app.api.parameters import (
     EMPTY_BODY,
     KNOWN_PARAMETERS,
+    REQUIRE_READER,
     MinRevision,
     NodeId,
     body_schema,

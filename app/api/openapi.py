@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from app.alertmanager import AlertmanagerPost
-from app.api.authentication import PUBLIC, required_role
+from app.api.parameters import PUBLIC, required_role
 from app.api.responses import (
     PATHS_WITH_REVISION,
     CompactedProblem,

@@ -14,9 +14,16 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
 
-from app.api.authentication import PUBLIC, REQUIRE_READER, check_after_wait, slots_of
 from app.api.listing import LIST_HEADERS, PreparedResponse
-from app.api.parameters import KNOWN_PARAMETERS, MinRevision, require_revision
+from app.api.parameters import (
+    KNOWN_PARAMETERS,
+    PUBLIC,
+    REQUIRE_READER,
+    MinRevision,
+    check_after_wait,
+    require_revision,
+    slots_of,
+)
 from app.api.responses import FROM_MEMORY, age_header, problem_responses
 from app.engine.list_view import ListView
 from app.service import service_of

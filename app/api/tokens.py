@@ -6,15 +6,13 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.authentication import Admin, Reader
-from app.api.parameters import KNOWN_PARAMETERS, ResourceId, body_schema, read_body
+from app.api.parameters import KNOWN_PARAMETERS, Admin, Reader, ResourceId, body_schema, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.requests import MAX_NODE_BODY, TokenRequest
 from app.service import service_of
 from blocklist import __version__
-from blocklist.model.claims import default_owner
+from blocklist.model.claims import Role, default_owner
 from blocklist.model.errors import ForbiddenError, InvalidError
-from blocklist.model.roles import Role
 from blocklist.wire.body import dump_json, parse_json
 from blocklist.wire.tokens import CreatedTokenBody, IdentityBody, TokensBody, new_token_body, token_body
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from app.auth.credential import KEY_ID_PREFIX, Credential, Principal
-from app.engine.broadcast import Broadcast
+from app.engine.list_view import Broadcast
 from app.store.tokens import StoredToken, TokenStore
+from blocklist.model.claims import NewToken, Role, Token
 from blocklist.model.errors import BlocklistError, NotFoundError, UnauthorizedError, UnavailableError
-from blocklist.model.roles import NewToken, Role, Token
 from blocklist.model.text import read_text
 
 if TYPE_CHECKING:

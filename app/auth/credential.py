@@ -7,11 +7,10 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.logs import isolated
-from blocklist.model.claims import default_owner, matches_any
+from blocklist.model.claims import Role, default_owner, matches_any
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Role
 
 # Principal: the author of a request and their role.
 

@@ -19,9 +19,9 @@ import structlog
 from app.auth.authenticator import digest_of
 from app.auth.credential import KEY_ID_PREFIX, Credential, CredentialCache, Principal
 from app.net.addresses import check_secure_url, is_loopback
+from blocklist.model.claims import ROLES_BY_NAME, Grants, Role
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
 from blocklist.model.node import check_text
-from blocklist.model.roles import ROLES_BY_NAME, Grants, Role
 from blocklist.model.text import read_text
 
 log = structlog.get_logger(__name__)

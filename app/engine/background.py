@@ -16,8 +16,8 @@ from app.engine.handler import BlocklistHandler, LimitGuard
 from app.logs import isolated
 from app.store.store import Store
 from blocklist.model.changes import Author, Change, ChangeType, Source
-from blocklist.model.claims import Repeat, claim_of
-from blocklist.model.draft import Draft
+from blocklist.model.claims import Repeat, Role, claim_of
+from blocklist.model.draft import BlocklistTracker, BlocklistView, Draft
 from blocklist.model.errors import LimitError, UnavailableError
 from blocklist.model.evidence import (
     EVIDENCE_OWNER,
@@ -30,10 +30,7 @@ from blocklist.model.evidence import (
 )
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.names import NameSet
-from blocklist.model.node import BlockedNode
-from blocklist.model.roles import Role
-from blocklist.model.time import to_millis
-from blocklist.model.tracker import BlocklistTracker, BlocklistView
+from blocklist.model.node import BlockedNode, to_millis
 
 log = structlog.get_logger(__name__)
 

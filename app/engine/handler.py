@@ -16,16 +16,14 @@ from app.logs import isolated, with_request_id
 from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
 from blocklist.model.changes import Author, Change, Source
-from blocklist.model.claims import Repeat
-from blocklist.model.draft import Draft
+from blocklist.model.claims import Repeat, Role
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import BlocklistError, LimitError, UnavailableError
 from blocklist.model.evidence import AutomaticBlocks
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import LimitContext, Limits, check_limits
 from blocklist.model.names import MachineSet, ReportedMachines
 from blocklist.model.node import BlockedNode
-from blocklist.model.roles import Role
-from blocklist.model.tracker import BlocklistTracker
 from blocklist.model.usable_nodes import ListenerNodes, Shortfall, shortfalls
 
 log = structlog.get_logger(__name__)

@@ -20,8 +20,8 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from uvicorn.server import ServerState
 
-from app.api.authentication import author
 from app.api.nodes import block_command, block_response, several_warning
+from app.api.parameters import author
 from app.api.responses import internal_error, problem_for
 from app.auth.credential import AUTH_DISABLED, Credential
 from app.engine.cached_list import CachedList, CachedResponse
@@ -32,9 +32,9 @@ from app.net.addresses import HostPolicy, client_address
 from app.requests import MAX_NODE_BODY
 from app.service import Service
 from app.watch import ClientKey, ClientSlots, wait_seconds
+from blocklist.model.claims import Role
 from blocklist.model.errors import BlocklistError, UnavailableError
 from blocklist.model.node import BlockedNode
-from blocklist.model.roles import Role
 
 log = structlog.get_logger(__name__)
 

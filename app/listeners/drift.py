@@ -15,7 +15,7 @@ from app.engine.list_view import LastChanges, ListView
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from blocklist.model.changes import Author, Source
 from blocklist.model.claims import automatic_claims
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistView, Draft, claims_on, find_blocked
 from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import (
     EMPTY_REPORT,
@@ -27,7 +27,6 @@ from blocklist.model.listener import (
     TasksOnBlockedNode,
 )
 from blocklist.model.node import BlockedNode
-from blocklist.model.tracker import BlocklistView, claims_on, find_blocked
 
 EVACUATION_MS: Final = 5 * 60_000
 """How long tasks may still run on an evacuated node before that is drift."""

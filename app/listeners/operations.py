@@ -16,6 +16,7 @@ from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.database import LockedError
 from app.store.listeners import ListenerStore, Secret, StoredListener
 from app.watch import ChangeFeed
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.listener import (
     EMPTY_REPORT,
@@ -28,7 +29,6 @@ from blocklist.model.listener import (
     heartbeat,
     register,
 )
-from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.listeners import REPORT_FIELDS
 
 _KNOWS: Final = {

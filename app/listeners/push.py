@@ -23,7 +23,7 @@ from app.net.addresses import CallbackPolicy, PinnedTarget, PushError, PushRejec
 from app.watch import ChangeFeed
 from blocklist.model.errors import BlocklistError
 from blocklist.model.listener import ListenerRole
-from blocklist.model.time import Backoff
+from blocklist.model.node import Backoff
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.changes import changes_batch, empty_batch, snapshot_batch
 

@@ -15,8 +15,8 @@ from app.listeners.reports import part_names
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.logs import isolated
 from app.store.listeners import ListenerStore, ReportPart, StoredListener
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import InvalidError, UnavailableError
-from blocklist.model.tracker import BlocklistTracker
 
 log = structlog.get_logger(__name__)
 

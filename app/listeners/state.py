@@ -12,8 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
-from app.engine.broadcast import Broadcast
-from app.engine.list_view import ListView
+from app.engine.list_view import Broadcast, ListView
 from app.listeners.reports import (
     ERROR,
     EVIDENCE,

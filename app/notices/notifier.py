@@ -28,7 +28,7 @@ from app.notices.observer import (
     TrackedNodes,
 )
 from blocklist.model.changes import Change
-from blocklist.model.time import to_utc
+from blocklist.model.node import to_utc
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from app.engine.list_view import ListView
 from app.listeners.drift import DriftMonitor
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from blocklist.model.changes import Change, ChangeType, Source
+from blocklist.model.draft import find_blocked
 from blocklist.model.listener import Drift, DriftReport
 from blocklist.model.node import BlockState, block_state
-from blocklist.model.tracker import find_blocked
 
 # Grouping: events with the same cause and author become one notice, and notices per minute are limited. Pure.
 #

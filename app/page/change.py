@@ -29,7 +29,7 @@ from app.page.forms import (
 from app.page.shared import OperatorVisitor, Visitor, render_page
 from app.service import Service, service_of
 from blocklist.model.claims import Claims
-from blocklist.model.draft import Draft, not_blocked_message
+from blocklist.model.draft import Draft, claims_on, not_blocked_message
 from blocklist.model.errors import (
     BlocklistError,
     ConflictError,
@@ -41,7 +41,6 @@ from blocklist.model.errors import (
 from blocklist.model.inventory import select_nodes
 from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_NODES, BlockedNode, TaskCount, check_text
 from blocklist.model.selector import parse_selector
-from blocklist.model.tracker import claims_on
 from blocklist.model.usable_nodes import Shortfall
 
 PreviewResult = tuple[str, dict[str, tuple[BlockedNode | None, BlockedNode | None]]]

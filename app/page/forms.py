@@ -24,6 +24,8 @@ from blocklist.model.errors import BlocklistError, InvalidError, UnauthorizedErr
 from blocklist.model.names import Aliases, no_aliases
 from blocklist.model.node import (
     ACTION_BY_NAME,
+    DEFAULT_DURATION,
+    FOREVER,
     MAX_CAUSE_LENGTH,
     PERMANENT,
     BlockAction,
@@ -31,8 +33,8 @@ from blocklist.model.node import (
     check_text,
     expand_nodes,
     merge,
+    parse_duration,
 )
-from blocklist.model.time import DEFAULT_DURATION, FOREVER, parse_duration
 
 T = TypeVar("T")
 Form = Mapping[str, str]

@@ -21,9 +21,9 @@ from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, rend
 from app.requests import EXAMPLE_BODY
 from app.service import Service, service_of
 from blocklist.model.claims import ANONYMOUS
+from blocklist.model.draft import claims_on, find_blocked
 from blocklist.model.node import ACTION_BY_NAME, BlockedNode, TaskCount
 from blocklist.model.reported_node import CLUSTER_LABEL
-from blocklist.model.tracker import claims_on, find_blocked
 
 PAGE_SIZE: Final = 100
 """Rows of a page: few enough to render without a noticeable delay."""

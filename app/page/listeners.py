@@ -18,11 +18,11 @@ from app.page.forms import HtmlRoute, int_param
 from app.page.node import BlockAtListener, HostRow, HostState, block_at, count_states, host_rows
 from app.page.shared import MAX_ROWS, Excerpt, ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
 from app.service import Service, service_of
+from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError
 from blocklist.model.evidence import TTL_MS, Evidence
 from blocklist.model.listener import Drift, Listener, ListenerRole
 from blocklist.model.node import BlockedNode, TaskCount
-from blocklist.model.tracker import find_blocked
 
 # What runs on the nodes of a listener, for its page.
 

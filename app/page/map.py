@@ -23,10 +23,10 @@ from app.page.list import reported_blocks
 from app.page.shared import ReaderVisitor, Visitor, in_turns, render_page, shared_of
 from app.service import Service, service_of
 from blocklist.model.changes import Change
+from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.names import normalize_address
 from blocklist.model.node import BlockedNode, BlockState, TaskCount, block_state
-from blocklist.model.tracker import find_blocked
 from blocklist.wire.body import dump_json
 
 # The state of a host on the map: one of a few, each with a colour, a sign and a word. Pure.

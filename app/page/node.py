@@ -23,6 +23,7 @@ from app.service import Service, service_of
 from app.store.queries import ChangeFilter
 from blocklist.model.changes import Change
 from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of
+from blocklist.model.draft import claims_on
 from blocklist.model.errors import UnavailableError
 from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, AssessedEvidence
 from blocklist.model.inventory import Inventory, InventoryNode
@@ -30,7 +31,6 @@ from blocklist.model.listener import Drift, DriftReport, UnknownTasks
 from blocklist.model.names import normalize_name
 from blocklist.model.node import BlockAction, BlockedNode, BlockState, TaskCount, block_state
 from blocklist.model.reported_node import NodeSource, SourceKind
-from blocklist.model.tracker import claims_on
 
 # The nodes on which a listener's tasks run: what is blocked there, and what still runs. Pure.
 #

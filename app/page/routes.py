@@ -9,7 +9,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.authentication import PUBLIC, same_origin, session_address
+from app.api.parameters import PUBLIC, same_origin, session_address
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.auth.sessions import COOKIE

@@ -34,8 +34,7 @@ from app.service import Service, service_of
 from blocklist.model.claims import claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
-from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode
-from blocklist.model.time import parse_duration
+from blocklist.model.node import MAX_NODES, PERMANENT, BlockAction, BlockedNode, parse_duration
 
 # Changes of several blocked nodes at once: what a preview shows is what its confirmation changes, all or none.
 

@@ -18,15 +18,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
-from app.api.authentication import PUBLIC, RequireRole, session_of
+from app.api.parameters import PUBLIC, RequireRole, session_of
 from app.auth.credential import ANONYMOUS, Principal
 from app.engine.cached_list import accepts_gzip
 from app.net.urls import URL, TicketLinks, is_http_url
 from app.service import Service, service_of
 from blocklist.model.changes import Author, Source
+from blocklist.model.claims import Role
 from blocklist.model.errors import ForbiddenError, NotFoundError
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Role
 
 T = TypeVar("T")
 

@@ -27,12 +27,11 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from blocklist.model.changes import Change, ChangeType, Source
-from blocklist.model.claims import Claim, Claims, Repeat, author_claim, is_author_claim, merge_claims
+from blocklist.model.claims import Claim, Claims, Repeat, Role, author_claim, is_author_claim, merge_claims
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.evidence import AutomaticBlock, BlockRows, Dismissal, dismissals_of
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.roles import Role
 from blocklist.wire.body import dump_json
 
 log = structlog.get_logger(__name__)

@@ -12,8 +12,7 @@ from sqlalchemy.engine import Connection, Row
 
 from app.store.queries import Topic
 from app.store.tables import read_rows, readable_rows, sessions, tokens
-from blocklist.model.claims import check_owner_pattern
-from blocklist.model.roles import Role, Token, check_id_pattern
+from blocklist.model.claims import Role, Token, check_id_pattern, check_owner_pattern
 
 if TYPE_CHECKING:
     from app.store.store import Store

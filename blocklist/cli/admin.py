@@ -48,17 +48,16 @@ from blocklist.cli.output import (
     use_colour,
 )
 from blocklist.client.credentials import without_credentials
+from blocklist.model.claims import Role
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
-from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Role
+from blocklist.model.node import FOREVER, PERMANENT, format_duration, parse_duration, parse_duration_or_forever
 from blocklist.model.text import json_text
-from blocklist.model.time import FOREVER, format_duration, parse_duration, parse_duration_or_forever
 from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
 
 if TYPE_CHECKING:
     from blocklist.cli.environment import Context
     from blocklist.client.client import BlocklistClient
-    from blocklist.model.roles import NewToken
+    from blocklist.model.claims import NewToken
 
 
 HELP: Final = frozenset({"-h", "--help"})

@@ -27,9 +27,16 @@ from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm_many
 from blocklist.cli.options import known_nodes
 from blocklist.cli.output import print_message, print_stderr, use_colour
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, UnavailableError
-from blocklist.model.node import ALL_LISTENERS, AppliedBy, BlockAction, BlockedNode, BlockState, block_state
+from blocklist.model.node import (
+    ALL_LISTENERS,
+    AppliedBy,
+    BlockAction,
+    BlockedNode,
+    BlockState,
+    block_state,
+    format_duration,
+)
 from blocklist.model.text import escape_unprintable
-from blocklist.model.time import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress

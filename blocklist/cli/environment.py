@@ -16,9 +16,8 @@ from blocklist.cli.output import print_stderr
 from blocklist.client import DEFAULT_URL
 from blocklist.client.credentials import read_token_file, token_reader
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
-from blocklist.model.node import check_text, is_node_id
+from blocklist.model.node import check_text, format_duration, is_node_id, parse_duration, parse_duration_or_forever
 from blocklist.model.text import read_text
-from blocklist.model.time import format_duration, parse_duration, parse_duration_or_forever
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient

@@ -15,7 +15,7 @@ from blocklist.client.answers import ApiResponse
 from blocklist.client.client import BlocklistClient
 from blocklist.client.transport import unreachable_message
 from blocklist.model.errors import UnavailableError
-from blocklist.model.time import format_duration
+from blocklist.model.node import format_duration
 
 if TYPE_CHECKING:
     from blocklist.wire.tokens import IdentityBody

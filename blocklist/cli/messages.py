@@ -23,9 +23,8 @@ from blocklist.model.errors import (
     UnknownNodeError,
 )
 from blocklist.model.names import ambiguous_message, same_machine
-from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode
+from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode, format_duration, to_utc
 from blocklist.model.text import json_text
-from blocklist.model.time import format_duration, to_utc
 
 if TYPE_CHECKING:
     from blocklist.cli.drain import Holder

@@ -16,9 +16,17 @@ from blocklist.cli.messages import ChangeOutput
 from blocklist.cli.output import OutputFormat, print_stderr
 from blocklist.model import node
 from blocklist.model.errors import NotFoundError, UnknownNodeError
-from blocklist.model.node import ALL_LISTENERS, MAX_CAUSE_LENGTH, MAX_NODES, AppliedBy, check_node_id, check_text
+from blocklist.model.node import (
+    ALL_LISTENERS,
+    MAX_CAUSE_LENGTH,
+    MAX_NODES,
+    AppliedBy,
+    check_node_id,
+    check_text,
+    parse_duration,
+    parse_duration_or_forever,
+)
 from blocklist.model.text import read_stdin
-from blocklist.model.time import parse_duration, parse_duration_or_forever
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from blocklist.model.node import PERMANENT, BlockAction, TaskCount, short_action
+from blocklist.model.node import FOREVER, PERMANENT, BlockAction, TaskCount, format_duration, short_action, to_utc
 from blocklist.model.text import escape_unprintable, json_text
-from blocklist.model.time import FOREVER, format_duration, to_utc
 
 if TYPE_CHECKING:
     from blocklist.model.changes import Change
+    from blocklist.model.claims import Token
     from blocklist.model.listing import NodeDetails
-    from blocklist.model.roles import Token
     from blocklist.wire.listeners import (
         AppliedBody,
         DriftBody,

@@ -60,9 +60,8 @@ from blocklist.wire.nodes import ClaimsPage, DryRunBody, ListedNode, NodeClaims,
 if TYPE_CHECKING:
     from blocklist.client.watch import Watch
     from blocklist.model.changes import Change, ChangeType, Snapshot
-    from blocklist.model.claims import Claim
+    from blocklist.model.claims import Claim, NewToken, Role, Token
     from blocklist.model.listener import Registration, Report
-    from blocklist.model.roles import NewToken, Role, Token
     from blocklist.wire.listeners import DriftListBody, EvidenceBody, KnownNodeBody, ListenerBody, NodeStatusBody
     from blocklist.wire.nodes import OwnedClaim
     from blocklist.wire.tokens import IdentityBody
@@ -542,7 +541,7 @@ class BlocklistClient:
 
     def whoami(self) -> tuple[str | None, Role]:
         """The name of the credentials, which is the author of their changes (None without a name), and their role."""
-        from blocklist.model.roles import Role
+        from blocklist.model.claims import Role
 
         identity = self.identity()
         return identity.name, Role(identity.role)
@@ -568,7 +567,7 @@ class BlocklistClient:
         listener or manager may register, with a final `*` those that begin so; None for all. Raises InvalidError for a
         name without the form of a node id, an end that is not in the future, or what is not an owner or an id.
         """
-        from blocklist.model.roles import check_token_name
+        from blocklist.model.claims import check_token_name
         from blocklist.wire.tokens import CreatedTokenBody
 
         body: dict[str, object] = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}

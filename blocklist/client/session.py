@@ -16,7 +16,7 @@ from blocklist.client.transport import BearerAuth, ServiceClock
 from blocklist.client.watch import Watch
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.listener import EMPTY_REPORT, HEARTBEAT_SECONDS, FencedError, Registration, Report
-from blocklist.model.time import Backoff
+from blocklist.model.node import Backoff
 
 log = logging.getLogger(__name__)
 

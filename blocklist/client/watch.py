@@ -25,9 +25,9 @@ from blocklist.client.transport import (
     service_url,
 )
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.draft import BlocklistTracker, OutOfOrderError
 from blocklist.model.errors import InvalidError
-from blocklist.model.time import Backoff
-from blocklist.model.tracker import BlocklistTracker, OutOfOrderError
+from blocklist.model.node import Backoff
 from blocklist.wire.changes import ChangeBody, SnapshotBody
 
 log = logging.getLogger(__name__)

@@ -46,8 +46,7 @@ from blocklist.flink.state import (
     check_configuration,
 )
 from blocklist.model.listener import ListenerRole, Report
-from blocklist.model.node import BlockAction, BlockedNode, is_node_id
-from blocklist.model.time import Backoff
+from blocklist.model.node import Backoff, BlockAction, BlockedNode, is_node_id
 
 log = logging.getLogger("blocklist.flink")
 

@@ -16,9 +16,8 @@ from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 from blocklist.model.claims import Claims
 from blocklist.model.inventory import Inventory
 from blocklist.model.names import ambiguous_message, normalize_name
-from blocklist.model.node import BlockAction, BlockedNode, merge
+from blocklist.model.node import BlockAction, BlockedNode, merge, to_utc
 from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, report_nodes
-from blocklist.model.time import to_utc
 
 DEFAULT_INTERVAL: Final = 60.0
 """Seconds between reconciliations while the list does not change."""

@@ -38,9 +38,8 @@ from blocklist.model.listener import (
     default_cluster,
     truncate_reasons,
 )
-from blocklist.model.node import PERMANENT, check_id, is_node_id
+from blocklist.model.node import PERMANENT, Backoff, check_id, is_node_id
 from blocklist.model.reported_node import NodeFacts, ReportedNode, node_ids, report_nodes
-from blocklist.model.time import Backoff
 from blocklist.spark.submit_conf import EXCLUDE_NODES, blocked_names, exclude_nodes
 from blocklist.wire.body import dump_json
 from blocklist.wire.listeners import report_fields

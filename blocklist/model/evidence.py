@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule, claim_of, matches_any
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistView, Draft, claims_on, find_blocked
 from blocklist.model.errors import DismissedError, InvalidError
 from blocklist.model.names import (
     Aliases,
@@ -28,9 +28,7 @@ from blocklist.model.names import (
     same_machine,
     short_name,
 )
-from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
-from blocklist.model.time import format_utc
-from blocklist.model.tracker import BlocklistView, claims_on, find_blocked
+from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text, format_utc
 
 TTL_MS: Final = 60_000
 """Milliseconds after the last report until evidence expires, and a block that rests on it."""

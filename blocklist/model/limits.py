@@ -13,15 +13,13 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import ANONYMOUS
+from blocklist.model.claims import ANONYMOUS, Role
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.names import MachineSet, ReportedMachines
-from blocklist.model.node import PERMANENT, BlockedNode
-from blocklist.model.roles import Role
+from blocklist.model.node import PERMANENT, BlockedNode, exact_duration, format_utc
 from blocklist.model.selector import check_label_key
-from blocklist.model.time import exact_duration, format_utc
 from blocklist.model.usable_nodes import ListenerNodes, Shortfall, blocked_ids, shortfalls
 
 # Failure domains: how many nodes with the same value of a label may be blocked at one time. Pure.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from blocklist.model.claims import ANONYMOUS
-from blocklist.model.node import PERMANENT
-from blocklist.model.roles import NewToken, Role, Token
-from blocklist.model.time import DEFAULT_DURATION
+from blocklist.model.claims import ANONYMOUS, NewToken, Role, Token
+from blocklist.model.node import DEFAULT_DURATION, PERMANENT
 from blocklist.wire.body import Body, Doc, Json, Millis
 
 RoleName = Literal["reader", "listener", "manager", "operator", "admin"]

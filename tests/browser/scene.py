@@ -14,9 +14,8 @@ from app.main import unix_millis
 from app.store.database import make_store
 from app.store.store import Store
 from blocklist.model.changes import Author, Change
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 from tests.integration.bodies import EVACUATE, MARK, block, later
 from tests.integration.listeners import RM
 from tests.integration.process import url_of

@@ -21,7 +21,7 @@ import httpx
 from app.store.database import migrate
 from blocklist.cli.limited_client import LimitedClient
 from blocklist.client.answers import ApiResponse
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.command import Command, install
 from tests.integration.databases import SqliteFiles
 from tests.integration.process import url_of

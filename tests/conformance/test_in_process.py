@@ -8,11 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from blocklist.model.changes import Change, Snapshot
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import ConflictError
 from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
 from blocklist.model.node import PERMANENT, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 from tests.conformance.runner import run
 from tests.conformance.scenario import Node, Notification, Register, Scenario
 from tests.conformance.scenarios import SCENARIOS

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.debian import require
 from tests.generated_clients import document
 from tests.generated_clients.conftest import run

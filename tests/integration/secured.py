@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.databases import Databases
 from tests.integration.in_process import InProcessService, RunningClock, in_process
 from tests.integration.process import ServiceProcess, http_client, wait_until

@@ -15,8 +15,8 @@ import pytest
 
 from app.settings import SettingsError, read_settings
 from app.store.tables import AlertEvent, read_events
+from blocklist.model.claims import Role
 from blocklist.model.evidence import MEMORY_MS
-from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, revision_of
 from tests.integration.conftest import Start, StartInProcess, StartReplicas

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.alertmanager.monitoring import Monitoring, monitoring
 from tests.integration.bodies import all_changes
 from tests.integration.databases import Databases

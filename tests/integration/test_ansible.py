@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.conftest import StartInProcess
 from tests.integration.listeners import put
 from tests.integration.process import ROOT, environment, free_port

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from app.api.authentication import required_role
+from app.api.parameters import required_role
 from app.main import create_app
 from app.settings import Settings
 from blocklist import __version__
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import PERMANENT, all_changes, block, later
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases

@@ -20,9 +20,9 @@ from app.auth.credential import Credential, Principal
 from app.auth.sessions import LIFETIME_MS, Sessions
 from app.main import unix_millis
 from app.store.database import make_store, migrate
+from blocklist.model.claims import NewToken, Role
 from blocklist.model.errors import NotFoundError, UnauthorizedError
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import NewToken, Role
 from tests.integration.in_process import ManualClock
 from tests.integration.process import url_of
 

@@ -13,7 +13,7 @@ import pytest
 
 from blocklist import BlockAction, BlocklistClient, InvalidError, NotFoundError
 from blocklist.model.changes import Snapshot
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import (
     EVACUATE,
     MARK,

@@ -13,6 +13,7 @@ from blocklist.client.client import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import Watch
 from blocklist.model.changes import Snapshot
+from blocklist.model.claims import Role
 from blocklist.model.errors import (
     ConflictError,
     ForbiddenError,
@@ -22,8 +23,7 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.listener import ListenerRole, Registration
-from blocklist.model.roles import Role
-from blocklist.model.time import Backoff
+from blocklist.model.node import Backoff
 from tests.integration.bodies import later
 from tests.integration.databases import Databases
 from tests.integration.in_process import in_process

@@ -18,8 +18,8 @@ import pytest
 
 from blocklist import BlockAction, BlockedNode, BlocklistClient, Change, InvalidError, Snapshot, UnavailableError
 from blocklist.client.watch import Watch
-from blocklist.model.time import Backoff
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.draft import BlocklistTracker
+from blocklist.model.node import Backoff
 from blocklist.wire.changes import ChangeBody
 from tests.integration.bodies import all_changes, now_ms
 from tests.integration.fake_servers import (

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlocklistClient
+from blocklist.model.claims import Role
 from blocklist.model.evidence import Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration, Report
-from blocklist.model.roles import Role
 from tests.integration.bodies import now_ms
 from tests.integration.command import Command, interrupt
 from tests.integration.conftest import Start

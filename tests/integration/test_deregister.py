@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlocklistClient
+from blocklist.model.claims import Role
 from blocklist.model.listener import FencedError
-from blocklist.model.roles import Role
 from tests.integration.databases import Databases
 from tests.integration.listeners import get_listener, register
 from tests.integration.problems import problem_of

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Cookie, Header, Response
 from fastapi.routing import APIRoute
 
 import app.main
-from app.api.direct_routes import called_directly
+from app.main import called_directly
 from app.settings import Settings
 from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess

@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import current_list
 from tests.integration.databases import Databases
 from tests.integration.listeners import (

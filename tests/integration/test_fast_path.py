@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.fuzz.differential import MismatchError, compare, fuzz, read_by_h11
 from tests.fuzz.services import fuzzed_services
 from tests.fuzz.traffic import Traffic

@@ -18,10 +18,10 @@ from app.main import create_app
 from app.settings import Settings
 from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
+from blocklist.model.claims import Role
 from blocklist.model.errors import LimitError
 from blocklist.model.evidence import TTL_MS
 from blocklist.model.listener import ListenerRole, Registration, Report
-from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, Databases

@@ -15,7 +15,7 @@ import pytest
 from blocklist import InvalidError
 from blocklist.client.session import ListenerSession
 from blocklist.model.listener import ListenerRole, Registration, Report
-from blocklist.model.time import Backoff
+from blocklist.model.node import Backoff
 from blocklist.wire.body import FENCED_PROBLEM
 from tests.integration.fake_servers import (
     SERVICE_HEADERS,

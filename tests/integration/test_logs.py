@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import Databases

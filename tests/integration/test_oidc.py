@@ -18,7 +18,7 @@ from httpx_sse import ServerSentEvent
 from structlog.testing import capture_logs
 
 from app.auth.oidc import claim_at
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
 from tests.integration.event_stream import next_events, watching

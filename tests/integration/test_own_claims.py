@@ -12,7 +12,7 @@ import pytest
 
 from blocklist import NotFoundError, __version__
 from blocklist.client.client import BlocklistClient
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.command import Command
 from tests.integration.databases import Databases
 from tests.integration.listeners import RM, heartbeat, register

@@ -21,9 +21,8 @@ from app.store.queries import StaleError, Topic, bump, current_version
 from app.store.store import ClockOffset, OnRemoteChange, Store
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import Claim
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 from tests.integration.conftest import StartInProcess
 from tests.integration.listeners import get_listener, heartbeat, put, register
 

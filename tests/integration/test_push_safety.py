@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.listeners.webhook_client import TIMEOUT_SECONDS
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.conftest import Start
 from tests.integration.databases import Databases
 from tests.integration.listeners import get_listener, put, registration_body, wait_until_pushed

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block, current_list, later
 from tests.integration.conftest import StartInProcess
 from tests.integration.databases import Databases

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import block
 from tests.integration.databases import Databases

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
 from tests.integration.event_stream import next_events, watching

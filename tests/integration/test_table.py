@@ -12,8 +12,8 @@ from typing import Final
 import httpx
 import pytest
 
+from blocklist.model.claims import Role
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block, later
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.in_process import InProcessService

@@ -10,7 +10,7 @@ from typing import Final
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.in_process import in_process

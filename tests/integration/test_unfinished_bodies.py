@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.http.connection import MAX_UNFINISHED_BYTES
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block
 from tests.integration.listeners import heartbeat, post_heartbeat, register
 from tests.integration.process import ROOT, ServiceProcess, wait_until

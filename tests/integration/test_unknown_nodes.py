@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block, current_list
 from tests.integration.command import Command
 from tests.integration.conftest import StartInProcess

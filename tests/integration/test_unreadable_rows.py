@@ -14,7 +14,7 @@ import pytest
 
 from app.auth.authenticator import create_admin_token_file
 from app.store.tables import UnreadableRowError
-from blocklist.model.roles import Role
+from blocklist.model.claims import Role
 from tests.integration.bodies import block, current_list
 from tests.integration.conftest import StartInProcess
 from tests.integration.event_stream import next_events, watching

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from app.settings import Settings
 from blocklist.flink.__main__ import build_parser as bridge_parser
 from blocklist.managers.options import build_parser
-from blocklist.model.roles import Grants, Role
+from blocklist.model.claims import Grants, Role
 from tests.integration.process import ROOT
 from tests.kubernetes import page
 from tests.kubernetes.cluster import Cluster

@@ -29,11 +29,10 @@ from app.engine.background import on_changes
 from app.store.tables import AlertEvent
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft, claims_on
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import Dismissal, EvidenceStore, Finding, FindingKind
 from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker, claims_on
 from blocklist.wire.body import dump_json
 from tests.alertmanager.posts import alert as alert_body
 from tests.alertmanager.posts import post, real_posts, with_action

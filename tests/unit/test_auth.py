@@ -10,8 +10,8 @@ from app.auth import oidc
 from app.auth.authenticator import TOKEN_PATTERN, bearer_token, generate_token
 from app.auth.credential import AUTH_DISABLED, Credential
 from app.net.addresses import Networks, check_secure_url, is_loopback
+from blocklist.model.claims import ROLES_BY_NAME, Grant, Grants, NewToken, Role, Token, check_token_name
 from blocklist.model.errors import InvalidError
-from blocklist.model.roles import ROLES_BY_NAME, Grant, Grants, NewToken, Role, Token, check_token_name
 
 
 class TestRoles:

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Snapshot, Source
 from blocklist.model.claims import MAX_COUNTED, Claim, Repeat, RepeatRule
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.evidence import MAX_NODES, AutomaticBlock, AutomaticBlocks
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls
 
 HOUR: Final = 3_600_000

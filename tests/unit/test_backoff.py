@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.time import Backoff
+from blocklist.model.node import Backoff
 
 BACKOFF = Backoff(initial=0.2, cap=10.0, floor=0.05)
 

@@ -13,8 +13,8 @@ from app.listeners.push import BatchCache
 from app.store.store import Store
 from app.watch import ChangeFeed
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 
 OLD, NEW = "0000000a", "0000000b"
 

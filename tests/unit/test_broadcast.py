@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from app.engine.broadcast import TURN_SECONDS, WOKEN_PER_TURN, Broadcast
+from app.engine.list_view import TURN_SECONDS, WOKEN_PER_TURN, Broadcast
 
 
 def test_a_waiter_that_was_cancelled_or_fails_does_not_keep_the_others_waiting() -> None:

@@ -22,10 +22,9 @@ from blocklist.model.claims import (
     with_claim,
     without_owner,
 )
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft, claims_on
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.model.tracker import BlocklistTracker, claims_on
 
 MARK, EVACUATE = BlockAction
 NOW = 100

@@ -17,9 +17,18 @@ from blocklist.client.answers import AppliedCount
 from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
-from blocklist.model.node import MAX_NODES, PERMANENT, AppliedBy, BlockAction, BlockedNode, expand_nodes, merge
+from blocklist.model.node import (
+    MAX_NODES,
+    PERMANENT,
+    AppliedBy,
+    BlockAction,
+    BlockedNode,
+    expand_nodes,
+    format_duration,
+    merge,
+    parse_duration,
+)
 from blocklist.model.text import escape_unprintable
-from blocklist.model.time import format_duration, parse_duration
 from blocklist.wire.listeners import AppliedBody, NodeStatusBody
 
 MARK, EVACUATE = BlockAction

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import author_claim
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import ConflictError, NotFoundError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 NOW = 100

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Snapshot
 from blocklist.model.claims import author_claim
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import (
     EVIDENCE_OWNER,
@@ -32,7 +32,6 @@ from blocklist.model.inventory import Inventory
 from blocklist.model.names import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
-from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls
 
 NOW = 1_000_000

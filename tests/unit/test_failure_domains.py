@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist.model.changes import Author, Snapshot
-from blocklist.model.claims import author_claim
-from blocklist.model.draft import Draft
+from blocklist.model.claims import Role, author_claim
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import LimitError
 from blocklist.model.inventory import Inventory
 from blocklist.model.limits import DomainLimit, LimitContext, Limits, check_limits, parse_domain_limits
 from blocklist.model.names import ReportedMachines
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.roles import Role
-from blocklist.model.tracker import BlocklistTracker
 from tests.unit.labelled_nodes import labelled_nodes
 
 NOW: Final = 1000

@@ -19,9 +19,9 @@ from blocklist.flink.marking import MAX_LEASE, MIN_LEASE, NodeLease, is_due, rep
 from blocklist.flink.rpc import Leader
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTask, JobKind
 from blocklist.model.changes import Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.listener import EMPTY_REPORT, Registration, Report
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 from tests.unit.flink_fakes import ENABLED, FakeRpc, connection_to
 
 NODE, JOB = "n1", "ab12"

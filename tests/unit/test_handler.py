@@ -19,11 +19,10 @@ from app.store.queries import LoadedState, LogTail, StaleError
 from app.store.store import Store
 from blocklist.model.changes import Author, Change, Snapshot
 from blocklist.model.claims import RepeatRule
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import ConflictError, UnavailableError
 from blocklist.model.evidence import NO_BLOCKS, AutomaticBlocks, BlockRows
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 
 OPS = Author("ops")
 MAX_TAIL = 3

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklist.model.changes import Snapshot
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.inventory import Inventory
 from blocklist.model.names import Aliases, NameSet
@@ -23,7 +23,6 @@ from blocklist.model.reported_node import (
     SourceKind,
     make_reported_node,
 )
-from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls
 
 YARN = NodeSource(SourceKind.MANAGER, "yarn")

@@ -14,15 +14,12 @@ from hypothesis import strategies as st
 from app.engine.handler import LimitGuard
 from app.settings import Settings
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
-from blocklist.model.claims import author_claim
-from blocklist.model.draft import Draft
+from blocklist.model.claims import Role, author_claim
+from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import ConflictError, LimitError
 from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, ask_above, check_limits
 from blocklist.model.names import MachineSet, ReportedMachines, normalize_name
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.roles import Role
-from blocklist.model.time import exact_duration
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, exact_duration
 from blocklist.model.usable_nodes import ListenerNodes, nodes_in_use, shortfalls
 from tests.unit.counting import count_calls
 from tests.unit.labelled_nodes import labelled_nodes

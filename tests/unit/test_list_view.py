@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from app.engine.list_view import MAX_SELECTIONS, LastChanges, ListView, SelectedLists
 from blocklist.model.changes import Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.inventory import Inventory
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
 from blocklist.model.selector import Selector, parse_selector
-from blocklist.model.tracker import BlocklistTracker
 from tests.unit.counting import count_calls
 
 MANAGER = NodeSource(kind=SourceKind.MANAGER, name="yarn")

@@ -20,13 +20,13 @@ from app.listeners.state import ListenerDirectory, ListenerEntry, UsableNodes
 from app.requests import HeartbeatBody
 from app.store.listeners import ListenerUpdates, ReportPart, Secret, StoredListener
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.evidence import TTL_MS, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole, Report
 from blocklist.model.names import ConfirmedNodes
 from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode, BlockState
 from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
-from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.body import dump_json, parse_json
 from tests.length import longer
 from tests.unit.counting import count_calls

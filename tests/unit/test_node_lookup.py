@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
-from blocklist.model.draft import Draft
+from blocklist.model.draft import MAX_MATCHES, BlocklistTracker, Draft, find_blocked
 from blocklist.model.errors import AmbiguousNodeError, ConflictError, InvalidError, NotFoundError
 from blocklist.model.names import HostMatcher, NameSet, same_machine, usual_spellings
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import MAX_MATCHES, BlocklistTracker, find_blocked
 
 NOW = 100
 ONE_MACHINE = [

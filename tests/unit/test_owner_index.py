@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.claims import Claim, Claims, claim_of
-from blocklist.model.draft import Draft
+from blocklist.model.draft import BlocklistTracker, BlocklistView, Draft, nodes_claimed_by
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker, BlocklistView, nodes_claimed_by
 from tests.unit.counting import count_calls
 
 OWNERS = ("alertmanager/1", "alertmanager/2", "anna")

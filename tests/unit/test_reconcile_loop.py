@@ -16,10 +16,9 @@ from blocklist.managers import reconcile
 from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, NotInForce, PlanStep, StepAction
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.listener import Report
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.time import Backoff
-from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.node import PERMANENT, Backoff, BlockAction, BlockedNode
 from tests.integration.process import wait_until
 
 NODE = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="disk")

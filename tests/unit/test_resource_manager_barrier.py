@@ -11,11 +11,11 @@ from app.listeners.reports import ListenerQuota
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.evidence import EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.names import ConfirmedNodes
-from blocklist.model.tracker import BlocklistTracker
 
 OLD, NEW = "0000000a", "0000000b"
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from app.api.node_status import superseded_nodes
+from app.api.change import superseded_nodes
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 

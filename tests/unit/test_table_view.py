@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.engine.list_view import MAX_HELD_BACK_MS, TableView
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.draft import BlocklistTracker
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker
 
 
 class Scene:

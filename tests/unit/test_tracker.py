@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.draft import BlocklistTracker, OutOfOrderError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.model.tracker import BlocklistTracker, OutOfOrderError
 from tests.length import longer
 
 

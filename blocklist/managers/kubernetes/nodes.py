@@ -15,8 +15,8 @@ from typing import Any, Final
 from blocklist.client.transport import AbortableSocket
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, GoneError, Json
 from blocklist.managers.plan import NOT_LISTED_SECONDS, ManagerError
+from blocklist.model.node import Backoff
 from blocklist.model.reported_node import NodeFacts, make_label_value
-from blocklist.model.time import Backoff
 
 log = logging.getLogger("blocklist.managers")
 

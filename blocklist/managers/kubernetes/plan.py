@@ -24,8 +24,7 @@ from blocklist.managers.plan import (
     merged_block,
 )
 from blocklist.model.claims import ANONYMOUS, Claims
-from blocklist.model.node import BlockedNode
-from blocklist.model.time import to_utc
+from blocklist.model.node import BlockedNode, to_utc
 
 # What a node needs so that it carries the taint and the annotation, or no longer does: a JSON patch. Pure.
 #
