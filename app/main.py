@@ -79,7 +79,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         async with running_service(settings, clock) as service:
             app.state.service = service
             app.state.shared = SharedValues(clock)
-            connection_limits = ConnectionLimits(settings.max_connections)
+            connection_limits = ConnectionLimits(settings.max_connections, service.trusted_proxies)
             # A request that never reaches a route is not traced: changes are traced, polls need not be.
             fast_path = FastPath(app, host_policy, puts=settings.telemetry == "off")
             async with (

@@ -12,17 +12,22 @@ import re
 import resource
 import socket
 import struct
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 from itertools import takewhile
 from typing import Any, Final
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.fast_path import FastPath, FastRequest, Fields
 from app.logs import isolated
+from app.net.addresses import Networks, client_address
 from app.watch import DIRECT
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -39,6 +44,8 @@ KEEP_ALIVE_SECONDS: Final = 75.0
 """Timeout of an idle connection. Longer than the pause between polls, and than the timeout of a proxy (nginx: 60 s):
 otherwise a client could send a request on a connection that is just being closed."""
 SWEEP_SECONDS: Final = 1.0
+ACCEPT_SECONDS: Final = 0.005
+"""How long connections are accepted, if there are more, before the next request is begun."""
 PIECES_PER_TURN: Final = 500
 """Maximum number of heads and chunks that are parsed before other connections have their turn: a few milliseconds."""
 _RESERVED_FILES: Final = 0.1
@@ -46,6 +53,9 @@ _RESERVED_FILES: Final = 0.1
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _HEAD_BEGINS: Final = re.compile(rb"[A-Za-z\r\n]")
+_FIELDS_OF_CLIENT: Final = frozenset((b"authorization", b"cookie", b"x-forwarded-for"))
+_HEALTH: Final = frozenset((b"/healthz", b"/readyz"))
+_READS: Final = frozenset(("GET", "HEAD"))
 
 
 class RefusedError(Exception):
@@ -111,10 +121,61 @@ class DeadlineQueue:
         return expired
 
 
-class ConnectionLimits:
-    """What all connections share: deadlines, the number of connections, and the bytes of unfinished requests."""
+class Turns:
+    """Begins one request in a turn of the event loop, those of each client alternately.
 
-    def __init__(self, max_connections: int) -> None:
+    A long list takes tens of milliseconds to render. The loop runs all tasks that it finds in one turn, and accepts one
+    connection in a turn: a client that asks for hundreds of lists at once would keep everybody waiting for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False  # and not long enough ago
+        self._paused_at: float | None = None
+        self._accepted = False  # a connection, in this turn
+        # The client whose turn is next comes first.
+        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
+
+    def accept(self) -> None:
+        """A connection was accepted; more may follow."""
+        self._accepted = True
+
+    def begin(self, client_key: Callable[[], Hashable], start: Callable[[], object]) -> None:
+        """Call `start` now if nobody waits, otherwise behind those of the same client."""
+        if self._begun:
+            self._waiting.setdefault(client_key(), deque()).append(start)
+        else:
+            self._start(start)
+
+    def _start(self, start: Callable[[], object]) -> None:
+        self._begun, self._paused_at = True, None
+        with isolated("begin of a request"):
+            start()
+        asyncio.get_running_loop().call_soon(self._begin_next)
+
+    def _begin_next(self) -> None:
+        # The loop's own clock stands still in a turn of uvloop.
+        now = time.monotonic()
+        self._paused_at = self._paused_at or now
+        if self._accepted and now - self._paused_at < ACCEPT_SECONDS:
+            self._accepted = False
+            asyncio.get_running_loop().call_soon(self._begin_next)
+        elif not self._waiting:
+            self._begun = False
+        else:
+            client = next(iter(self._waiting))
+            starts = self._waiting.pop(client)
+            start = starts.popleft()
+            if starts:
+                self._waiting[client] = starts
+            self._start(start)
+
+
+class ConnectionLimits:
+    """What all connections share: deadlines, turns, the number of connections, and the bytes of unfinished requests."""
+
+    def __init__(self, max_connections: int, trusted_proxies: Networks | None = None) -> None:
+        self.turns = Turns()
+        self.trusted_proxies = trusted_proxies or Networks(())
         self.idle, self.heads, self.bodies = map(DeadlineQueue, (KEEP_ALIVE_SECONDS, HEADER_SECONDS, BODY_SECONDS))
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         unlimited = files == resource.RLIM_INFINITY
@@ -207,6 +268,7 @@ class HttpConnection(HttpToolsProtocol):
             # A client of IPv4 at a socket for both.
             self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         self._limits.connections = self.connections
+        self._limits.turns.accept()
         if len(self.connections) > self._limits.max_connections:
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; try again later.")
         else:
@@ -405,7 +467,6 @@ class HttpConnection(HttpToolsProtocol):
         self._check_head()
         if self.parser.should_upgrade():
             return
-        self._in_body = True
         self._bare_bytes, self._request_bytes = 0, len(self._head)
         self._left, self._in_trailers = None, False
         if self._fast_path is not None:
@@ -415,6 +476,8 @@ class HttpConnection(HttpToolsProtocol):
             self._begin_asgi_request()
         else:
             self._begin_fast_request(self._fast_request)
+        # Not before: a target that uvicorn cannot parse is refused as a head.
+        self._in_body = True
 
     def _begin_fast_request(self, request: FastRequest) -> FastRequest:
         request.client, request.server_state, request.respond = self.client, self.server_state, self._respond
@@ -430,6 +493,19 @@ class HttpConnection(HttpToolsProtocol):
             self.scope["extensions"] = {DIRECT: {"write": self._write_chunk}}
         super().on_headers_complete()
         self.cycle.transport = HeadWithBody(self.transport)  # type: ignore[assignment]
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        start = super()._start_asgi_task
+        self._limits.turns.begin(self._client_key, lambda: None if cycle.disconnected else start(cycle, app))
+
+    def _client_key(self) -> Hashable:
+        """Whose turn a request is. Health checks and changes do not wait for reads of the same client."""
+        fields = [(name, value.decode("latin-1")) for name, value in self.headers if name in _FIELDS_OF_CLIENT]
+        forwarded = [value for name, value in fields if name == b"x-forwarded-for"]
+        credentials = [value for name, value in fields if name != b"x-forwarded-for"]
+        peer = self.client[0] if self.client is not None else ""
+        kind = self.url if self.url in _HEALTH else self.scope["method"] in _READS
+        return client_address(peer, forwarded, self._limits.trusted_proxies), *credentials, kind
 
     def on_chunk_header(self) -> None:
         # Trailers, behind the last chunk, are discarded: uvicorn would add them to the headers of the request, behind

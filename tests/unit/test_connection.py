@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -69,10 +70,12 @@ class App:
         await send({"type": "http.response.body"})
 
 
-def connect(app: Callable[..., Awaitable[None]]) -> tuple[HttpConnection, Transport]:
+def connect(
+    app: Callable[..., Awaitable[None]], limits: ConnectionLimits | None = None
+) -> tuple[HttpConnection, Transport]:
     config = uvicorn.Config(app, log_config=None)
     config.load()
-    state = {"connection_limits": ConnectionLimits(10), "fast_path": None}
+    state = {"connection_limits": limits or ConnectionLimits(10), "fast_path": None}
     opened = HttpConnection(config=config, server_state=ServerState(), app_state=state)
     transport = Transport()
     opened.connection_made(transport)  # type: ignore[arg-type]
@@ -185,5 +188,86 @@ def test_beyond_the_limit_the_oldest_is_refused(monkeypatch: pytest.MonkeyPatch)
         assert (old_transport.closed, new_transport.closed) == (True, False)
         assert old_transport.written.startswith(b"HTTP/1.1 503 ")
         assert new._limits.unfinished_bytes == 69
+
+    asyncio.run(scenario())
+
+
+def test_requests_are_begun_one_in_a_turn_and_those_of_each_client_alternately() -> None:
+    """A hundred lists that one client asked for at once kept everybody waiting for seconds, health checks too."""
+    begun: list[tuple[int, str]] = []
+    turn = 0
+
+    async def app(scope: Any, _: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        begun.append((turn, scope["path"]))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    def get(path: str, *headers: str, method: str = "GET") -> bytes:
+        return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+    async def scenario() -> None:
+        nonlocal turn
+        state = ConnectionLimits(100)
+        heads = [get(f"/list/{number}", "Authorization: Bearer a") for number in range(20)]
+        heads += [
+            get("/other-token", "Authorization: Bearer b"),
+            get("/session", "Cookie: s=1"),
+            get("/heartbeat", "Authorization: Bearer a", method="POST"),
+            get("/healthz", "Authorization: Bearer a"),
+        ]
+        for head in heads:
+            connect(app, state)[0].data_received(head)
+        lost = connect(app, state)[0]
+        lost.data_received(get("/lost", "Authorization: Bearer a"))
+        lost.connection_lost(None)
+        while len(begun) < len(heads):
+            await asyncio.sleep(0)
+            turn += 1
+        await asyncio.sleep(0.01)
+        turns, paths = zip(*begun, strict=True)
+        assert len(set(turns)) == len(turns)
+        assert set(paths[:6]) == {"/list/0", "/list/1", "/other-token", "/session", "/heartbeat", "/healthz"}
+        assert [path for path in paths if path.startswith("/list")] == [f"/list/{number}" for number in range(20)]
+        assert "/lost" not in paths
+
+    asyncio.run(scenario())
+
+
+def test_connections_are_accepted_before_the_next_request_is_begun() -> None:
+    """A turn of uvloop accepts one: a health check would wait behind all that were opened before it."""
+
+    async def scenario() -> None:
+        app, limits = App(), ConnectionLimits(1000)
+        for _ in range(2):
+            connect(app, limits)[0].data_received(GET)
+        for _ in range(5):
+            await asyncio.sleep(0)
+            connect(app, limits)
+        assert app.begun == 1
+        await until(lambda: app.begun == 2)
+        # Not for ever.
+        for _ in range(2):
+            connect(app, limits)[0].data_received(GET)
+        deadline = time.monotonic() + 30
+        while app.begun < 4 and time.monotonic() < deadline:
+            await asyncio.sleep(0)
+            limits.turns.accept()
+        assert app.begun == 4
+        app.may_go_on.set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "target", [b"http://localhost", b"http://localhost?x", b"http://a:b/c", b"file:///c", b"http://[::/c"]
+)
+def test_a_target_that_is_no_path_gets_400(target: bytes) -> None:
+    """The connection was closed without a response."""
+
+    async def scenario() -> None:
+        opened, transport = connect(App())
+        opened.data_received(GET.replace(b"/ ", target + b" ", 1))
+        assert transport.written.startswith(b"HTTP/1.1 400 ")
+        assert transport.closed
 
     asyncio.run(scenario())

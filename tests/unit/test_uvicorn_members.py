@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from app.http.connection import HttpConnection
 
 CALLED: Final = {
+    "_start_asgi_task",
     "connection_lost",
     "connection_made",
     "data_received",
