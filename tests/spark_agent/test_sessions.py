@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import queue
+import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,6 +16,7 @@ from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, 
 from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
 from tests.http_server import Handler, serving
 from tests.integration.process import wait_until
+from tests.integration.test_tls import certificate
 
 STATUSES: Final[dict[type[BlocklistError], int]] = {
     FencedError: 409,
@@ -99,10 +102,14 @@ def service() -> Iterator[SessionRules]:
         yield started
 
 
+def command_of_reports(program: str, *options: str, ca: Sequence[str] = ()) -> list[str]:
+    java = ["java", "-Xmx64m", "-XX:+UseSerialGC", *options, "-cp", program]
+    return [*java, "blocklist.spark.ReportProgram", "new", "yarn-a", *ca]
+
+
 @pytest.fixture(scope="module")
 def program_of_reports(program: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", program, "blocklist.spark.ReportProgram", "new", "yarn-a"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    process = subprocess.Popen(command_of_reports(program), stdin=subprocess.PIPE)
     yield process
     process.kill()
     process.communicate()
@@ -193,3 +200,26 @@ def test_an_application_whose_deregistration_fails_tries_again(
     wake(reports, "end")
     assert [service.wait_for("DELETE", status)[-1] for status in (503, 503, 200)]
     assert service.listener is None
+
+
+@pytest.mark.parametrize("authority", ["", "another"])
+def test_an_authority_that_is_not_trusted_is_said_where_people_search(
+    program: str, authority: str, tmp_path: Path
+) -> None:
+    """Spark's own layout has only the last part of a logger's name, so a search for `blocklist` must find that."""
+    ca = [str(certificate(tmp_path, authority)[0])] if authority else []
+    advice = f"{ca[0]} is not of its authority" if ca else "of your own, give the file of it as spark.blocklist.caFile"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate(tmp_path))
+    layout = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
+    command = command_of_reports(program, layout, ca=ca)
+    with (
+        serving(Handler, context) as url,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        wake(process, url)
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if b" WARN " in line).decode()
+        process.kill()
+    assert f" WARN blocklist: The agent cannot send heartbeats and tries again: the certificate of {url} is not" in line
+    assert advice in line

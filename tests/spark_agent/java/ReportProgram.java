@@ -9,7 +9,8 @@ import java.util.Timer;
 import java.util.TreeMap;
 
 /*
- * The reports of an application that has no executors, as the session and in the cluster of the arguments. A URL in the standard input begins
+ * The reports of an application that has no executors, as the session and in the cluster of the arguments; a third is the file
+ * of an authority. A URL in the standard input begins
  * reports to the service there, `end` ends them. Any other line wakes them; a number in it is the number of blocks that
  * are refused from now on, at revision 7.
  */
@@ -32,7 +33,7 @@ public final class ReportProgram {
       }
       if (line.startsWith("http")) {
         snapshot = snapshot(-1, 0);
-        loop = started(line, arguments[0], arguments[1]);
+        loop = started(line, arguments);
         continue;
       }
       if (line.length() > 0) snapshot = snapshot(7, Integer.parseInt(line));
@@ -41,10 +42,11 @@ public final class ReportProgram {
     System.exit(0);
   }
 
-  private static ReportLoop started(String url, String session, String cluster) throws Exception {
+  private static ReportLoop started(String url, String[] arguments) throws Exception {
     Map<String, String> settings = new HashMap<>();
     settings.put("url", url);
-    settings.put("cluster", cluster);
+    settings.put("cluster", arguments[1]);
+    if (arguments.length > 2) settings.put("caFile", arguments[2]);
     final Timer timer = new Timer(true);
     ReportLoop loop = new ReportLoop(new ServiceClient(Settings.of(settings), "test", timer), new ReportSource() {
       public int minNodes() {
@@ -69,7 +71,7 @@ public final class ReportProgram {
       public void onDeregistered() {
         timer.cancel();
       }
-    }, "app", session);
+    }, "app", arguments[0]);
     loop.start();
     return loop;
   }

@@ -25,7 +25,7 @@ import org.slf4j.LoggerFactory;
  * threads of their own while there are any. All methods may be called from any thread.
  */
 public final class BlocklistAgent implements ReportSource {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final List<String> SCHEDULERS = Arrays.asList(
     "org.apache.spark.scheduler.TaskSchedulerImpl", "org.apache.spark.scheduler.cluster.YarnScheduler",
     "org.apache.spark.scheduler.cluster.YarnClusterScheduler");

@@ -16,7 +16,7 @@ import org.slf4j.LoggerFactory;
  * <p>Nothing is thrown here, because Spark would not start the application.
  */
 public final class BlocklistListener extends SparkListener {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
 
   private static final int LATE_SECONDS = 60;
 

@@ -28,7 +28,7 @@ final class Evacuation {
   static final long PATIENCE_MILLIS = 30000;
   static final long COMMIT_MILLIS = 30000;
   private static final long JUST_LAUNCHED_MILLIS = 10000;
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private final SparkContext sc;
   private final SchedulerState state;
   private final EvacuationLimit limit;

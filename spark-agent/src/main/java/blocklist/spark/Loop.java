@@ -9,7 +9,7 @@ import org.slf4j.LoggerFactory;
  * retried with increasing, random delays; nothing ends the loop but {@code close}.
  */
 abstract class Loop {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final long MAX_DELAY = 30000;
 
   private final String what;

@@ -16,7 +16,7 @@ import org.slf4j.LoggerFactory;
  * question, so its fields are read. THREADING: the monitor of the coordinator, taken within the scheduler's.
  */
 final class OutputCommits {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private final OutputCommitCoordinator coordinator;
   private boolean readable = true;
 

@@ -19,7 +19,7 @@ import org.slf4j.LoggerFactory;
  * <p>If it fails, the user's template is in force again, and every block is refused as far as new pods are concerned.
  */
 final class PodPlacementLoop extends Loop {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final long TICK = 1000;
   private static final long SHORT_TICK = 100;
   /** Milliseconds after which pods that cannot be judged are refused as unknown. */

@@ -22,7 +22,7 @@ import org.slf4j.LoggerFactory;
  * nothing.
  */
 final class ReportLoop extends Loop {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final long INTERVAL = 10000;
   private static final long FENCED_INTERVAL = 30000;
   private static final long NODES_INTERVAL = 300000;

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
  * last methods here, and nothing may be thrown; all other methods acquire it.
  */
 final class SchedulerControl {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final long MAX_RETRY_MILLIS = 30000;
 
   private final Object agent;

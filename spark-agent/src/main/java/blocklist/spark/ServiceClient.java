@@ -15,6 +15,7 @@ import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
 import java.security.cert.Certificate;
+import java.security.cert.CertificateException;
 import java.security.cert.CertificateFactory;
 import java.util.Timer;
 import java.util.TimerTask;
@@ -22,6 +23,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.zip.GZIPInputStream;
 import javax.net.ssl.HttpsURLConnection;
 import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
 import javax.net.ssl.SSLSocketFactory;
 import javax.net.ssl.TrustManagerFactory;
 import org.slf4j.Logger;
@@ -36,7 +38,7 @@ import org.slf4j.LoggerFactory;
  * <p>THREADING: {@code send} is for one thread; {@code close} may be called from any.
  */
 final class ServiceClient {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final int CONNECT_MILLIS = 5000;
   private static final int READ_MILLIS = 5000;
   private static final long BODY_MILLIS = 20000;
@@ -139,7 +141,7 @@ final class ServiceClient {
       return read(connection, status, reader);
     } catch (IOException e) {
       disconnect(connection);
-      throw e;
+      throw isUntrusted(e) ? new IOException(untrusted(e), e) : e;
     } catch (RuntimeException e) {
       // HttpURLConnection throws some for responses that are not HTTP.
       disconnect(connection);
@@ -241,6 +243,16 @@ final class ServiceClient {
     } catch (GeneralSecurityException e) {
       throw new IOException("spark.blocklist.caFile " + file + " has no valid certificates: " + e.getMessage());
     }
+  }
+
+  /** Whether no known authority has signed the certificate. A certificate for another name has no such second cause. */
+  private static boolean isUntrusted(IOException e) {
+    return e instanceof SSLException && e.getCause() instanceof CertificateException && e.getCause().getCause() != null;
+  }
+
+  private String untrusted(IOException e) {
+    String what = trusted == null ? "If the service has an authority of your own, give the file of it as spark.blocklist.caFile" : "spark.blocklist.caFile " + settings.caFile + " is not of its authority";
+    return "the certificate of " + settings.url + " is not trusted: " + e.getMessage() + ". " + what;
   }
 
   /** A stream that fails once it has delivered too many bytes, or at a deadline; a read in progress is not interrupted. */

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
  * <p>No setting of Spark holds a token, because Spark sends its settings to the executors.
  */
 final class Settings {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final String PREFIX = "spark.blocklist.";
   private static final List<String> NAMES = Arrays.asList(
     "url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait", "cluster");
