@@ -45,6 +45,11 @@ def test_each_link_has_a_target(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("name", ["detection", "performance", "reliability", "security"])
+def test_a_page_with_evidence_of_its_own_says_only_what_a_user_needs(name: str) -> None:
+    assert len((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split()) <= 1500
+
+
 def test_each_page_can_be_reached_from_the_readme() -> None:
     seen, queue = set[Path](), [ROOT / "README.md"]
     while queue:
