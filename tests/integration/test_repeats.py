@@ -20,8 +20,6 @@ from tests.integration.in_process import InProcessService, ManualClock, running_
 from tests.integration.listeners import heartbeat, register
 from tests.integration.process import wait_until
 
-pytestmark = ON_BOTH
-
 HOUR: Final = 3_600_000
 DAY: Final = 24 * HOUR
 ALERTS: Final = "/integrations/alertmanager"
@@ -133,6 +131,7 @@ def test_a_window_of_0_disables_it(start_in_process: StartInProcess) -> None:
         assert status(client) == {"automaticBlocks": 0, "repeat": None}
 
 
+@ON_BOTH
 def test_it_is_the_same_after_a_restart(database_url: str, clock: ManualClock) -> None:
     with running_service(database_url, clock) as client:
         flap(client, 2, "n1")
@@ -154,6 +153,7 @@ def test_it_is_the_same_after_a_restart(database_url: str, clock: ManualClock) -
         assert repeat_of(client, "n1") == repeat(3, 4)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("path", ["/blocklist/nodes/n1", "/blocklist/nodes/n1/claims/kernel"])
 @pytest.mark.parametrize("ending", ["resolved", "expired"])
 def test_an_alert_that_had_ended_was_not_wrong_when_the_node_is_unblocked(

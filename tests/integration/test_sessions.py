@@ -13,13 +13,11 @@ import pytest
 
 from blocklist.model.claims import Role
 from tests.integration.bodies import block
-from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
+from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.secured import SecuredService, secured_in_process
 from tests.integration.test_auth import ROUTES
-
-pytestmark = ON_BOTH
 
 COOKIE = "blocklist_session"
 
@@ -103,7 +101,6 @@ FORGED = [
 ]
 
 
-@ON_SQLITE
 @pytest.mark.parametrize("headers", FORGED, ids=str)
 def test_without_its_csrf_value_and_origin_it_changes_nothing(
     secured: SecuredService, logged_in: httpx.Client, headers: dict[str, str]
@@ -118,7 +115,6 @@ def test_without_its_csrf_value_and_origin_it_changes_nothing(
             assert logged_in.request(method, path, headers=given).status_code == 403, (method, path)
 
 
-@ON_SQLITE
 @pytest.mark.parametrize("headers", CROSS_SITE, ids=str)
 @pytest.mark.parametrize("credentials", ["token", "no authentication"])
 def test_a_page_of_another_site_changes_nothing_whatever_the_credentials(
@@ -179,12 +175,14 @@ def test_a_form_with_too_many_fields_is_refused(logged_in: httpx.Client) -> None
     assert logged_in.get("/blocklist").status_code == 200
 
 
+@ON_BOTH
 def test_after_a_logout_the_cookie_is_invalid(logged_in: httpx.Client) -> None:
     cookie = logged_in.cookies[COOKIE]
     logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in)})
     problem_of(logged_in.get("/blocklist", headers={"Cookie": f"{COOKIE}={cookie}"}), 401)
 
 
+@ON_BOTH
 def test_it_survives_a_restart(tmp_path: Path, databases: Databases) -> None:
     with secured_in_process(tmp_path, databases) as secured, secured.client() as client:
         log_in(client, secured.admin)
@@ -193,6 +191,7 @@ def test_it_survives_a_restart(tmp_path: Path, databases: Databases) -> None:
         assert client.get("/tokens", headers={"Cookie": cookie}).status_code == 200
 
 
+@ON_BOTH
 def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredService) -> None:
     made = secured.make_token(Role.READER)
     with secured.client() as client, secured.client(secured.admin) as admin:
@@ -211,6 +210,7 @@ def test_an_invalid_cookie_gets_401(secured: SecuredService, cookie: str) -> Non
         problem_of(client.get("/blocklist", headers=[header]), 401)
 
 
+@ON_BOTH
 def test_a_user_has_twenty_sessions_and_the_oldest_ends(secured: SecuredService) -> None:
     """Also if the user has several tokens. The sessions of others continue."""
     tokens = [secured.make_token(Role.READER, "many")["token"] for _ in range(2)]
