@@ -74,9 +74,8 @@ def _outcome(operation: Operation) -> tuple[str, str]:
     return operation.kind, "no answer" if operation.status is None else str(operation.status)
 
 
-_MAX_SECONDS: Final = 5.0
 _MIN_SECONDS: Final = 0.05
-"""Duration of a fault; its logarithm is uniformly distributed."""
+"""Minimum duration of a fault; its logarithm is uniformly distributed."""
 
 
 class Nemesis:
@@ -93,7 +92,7 @@ class Nemesis:
             name = rng.choice(sorted(self.target.faults))
             self.injected[name] += 1
             with self.target.faults[name]():
-                stop.wait(_MIN_SECONDS * (_MAX_SECONDS / _MIN_SECONDS) ** rng.random())
+                stop.wait(_MIN_SECONDS * (self.target.max_fault_seconds / _MIN_SECONDS) ** rng.random())
 
 
 CLIENTS: Final = 16

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +19,8 @@ from tests.postgres import PostgresServer
 
 _DELAY_SECONDS: Final = 0.1
 """Delay of a slow connection, each way."""
+_START_SECONDS: Final = 0.8
+"""Until a start is over: so long a start may run before it is killed."""
 
 Fault = Callable[[], AbstractContextManager[None]]
 """A context manager: the fault lasts while it is entered."""
@@ -28,6 +33,7 @@ class FaultTarget:
     name: str
     max_interval_seconds: float
     faults: Mapping[str, Fault]
+    max_fault_seconds: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,23 @@ class Cluster:
         return [replica.url for replica in self.replicas]
 
 
-def running_cluster(folder: Path, replicas: int) -> AbstractContextManager[Cluster]:
-    """A number of replicas on PostgreSQL; for 0 one service on SQLite."""
-    return _on_postgres(folder, replicas) if replicas else _on_sqlite(folder)
+def running_cluster(folder: Path, replicas: int, *, kills: bool = False) -> AbstractContextManager[Cluster]:
+    """A number of replicas on PostgreSQL; for 0 one service on SQLite, which with `kills` has no other faults."""
+    return _on_postgres(folder, replicas) if replicas else _on_sqlite(folder, kills=kills)
 
 
 @contextmanager
-def _on_sqlite(folder: Path) -> Iterator[Cluster]:
-    replica = ChaosReplica(folder / "replica-0", url_of(folder / "blocklist.db"))
+def _on_sqlite(folder: Path, *, kills: bool) -> Iterator[Cluster]:
+    database = folder / "blocklist.db"
+    replica = ChaosReplica(folder / "replica-0", url_of(database))
     replica.migrate()
+    target = FaultTarget("replica 0", 5, _process_faults(replica))
+    if kills:
+        target = FaultTarget("replica 0", 2, _kills(replica), max_fault_seconds=0.2)
     with replica:
-        yield Cluster([replica], [FaultTarget("replica 0", 5, _process_faults(replica))])
+        yield Cluster([replica], [target])
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 @contextmanager
@@ -77,10 +89,22 @@ def _on_postgres(folder: Path, number: int) -> Iterator[Cluster]:
 
 
 def _process_faults(replica: ChaosReplica) -> dict[str, Fault]:
-    return {
-        "killed": partial(_fault, replica.kill, replica.start_supervised),
+    return _kills(replica) | {
         "stopped": partial(_fault, replica.stop, replica.start_supervised),
         "paused": partial(_fault, replica.pause, replica.resume),
+    }
+
+
+def _kills(replica: ChaosReplica) -> dict[str, Fault]:
+    def kill_and_again_in_its_start() -> None:
+        replica.kill()
+        replica.launch()
+        time.sleep(random.uniform(0, _START_SECONDS))
+        replica.kill()
+
+    return {
+        "killed": partial(_fault, replica.kill, replica.start_supervised),
+        "killed in its start": partial(_fault, kill_and_again_in_its_start, replica.start_supervised),
     }
 
 

@@ -15,17 +15,18 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.mark.parametrize(
-    ("replicas", "seconds"),
+    ("replicas", "kills", "seconds"),
     [
-        pytest.param(0, 6, id="sqlite"),
-        pytest.param(3, 12, id="three"),
-        pytest.param(0, 15, id="sqlite, long", marks=pytest.mark.long),
-        pytest.param(2, 25, id="two, long", marks=pytest.mark.long),
-        pytest.param(3, 25, id="three, long", marks=pytest.mark.long),
+        pytest.param(0, True, 15, id="sqlite, killed"),
+        pytest.param(0, False, 6, id="sqlite"),
+        pytest.param(3, False, 12, id="three"),
+        pytest.param(0, False, 15, id="sqlite, long", marks=pytest.mark.long),
+        pytest.param(2, False, 25, id="two, long", marks=pytest.mark.long),
+        pytest.param(3, False, 25, id="three, long", marks=pytest.mark.long),
     ],
 )
-def test_no_contract_violation_under_faults(tmp_path: Path, replicas: int, seconds: float) -> None:
-    with running_cluster(tmp_path, replicas) as cluster:
+def test_no_contract_violation_under_faults(tmp_path: Path, replicas: int, *, kills: bool, seconds: float) -> None:
+    with running_cluster(tmp_path, replicas, kills=kills) as cluster:
         record = ChaosRun(cluster, secrets.token_hex(4)).run(longer(seconds))
     found = record.violations()
     if found:

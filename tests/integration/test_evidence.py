@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import httpx2
 import pytest
 
 from app.engine.background import RELOADED_CHANGES, RESTART_GRACE_MS
-from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration, Report
@@ -375,32 +374,21 @@ def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url
         assert summary(client) == [("a", "early", False), ("a", "late", True)]
 
 
-class TestPython:
-    """The client and the listener session."""
-
-    FOUND: Final = {"a": Finding(kind=FindingKind.EXCLUDED, reason="Spark excluded the host.")}
-
-    def test_a_client_reports_it(self, listener_client: httpx.Client, listener_service: ServiceProcess) -> None:
-        with BlocklistClient(listener_service.url) as client:
-            client.register(Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1"))
-            client.heartbeat("x", "s1", report=Report(evidence=self.FOUND))
-        assert [(entry["node"], entry["kind"], entry["reason"]) for entry in evidence(listener_client)] == [
-            ("a", *EXCLUDED.values())
-        ]
-
-    def test_a_listener_session_repeats_the_report(
-        self, listener_client: httpx.Client, listener_service: ServiceProcess
-    ) -> None:
-        registration = Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1")
-        membership = ListenerSession(listener_service.url, registration, interval=0.1)
-        try:
-            membership.report(Report(evidence=self.FOUND))
-            wait_until(lambda: summary(listener_client) == [("a", "x", True)])
-            first = int(evidence(listener_client)[0]["lastSeen"])
-            wait_until(lambda: int(evidence(listener_client)[0]["lastSeen"]) > first)
-        finally:
-            membership.close()
-        assert evidence(listener_client) == []
+def test_a_listener_session_of_the_client_repeats_the_report(
+    listener_client: httpx.Client, listener_service: ServiceProcess
+) -> None:
+    registration = Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1")
+    membership = ListenerSession(listener_service.url, registration, interval=0.1)
+    try:
+        finding = Finding(kind=FindingKind.EXCLUDED, reason=EXCLUDED["reason"])
+        membership.report(Report(evidence={"a": finding}))
+        wait_until(lambda: summary(listener_client) == [("a", "x", True)])
+        first = evidence(listener_client)[0]
+        assert (first["kind"], first["reason"]) == tuple(EXCLUDED.values())
+        wait_until(lambda: int(evidence(listener_client)[0]["lastSeen"]) > int(first["lastSeen"]))
+    finally:
+        membership.close()
+    assert evidence(listener_client) == []
 
 
 class TestNamesInTheInventory:

@@ -13,7 +13,7 @@ from tests.integration.bodies import block, current_list
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.labels import report_labels
-from tests.integration.listeners import RM, heartbeat, put, register, unblock
+from tests.integration.listeners import RM, heartbeat, put, register
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, url_of, wait_until
 
@@ -71,16 +71,6 @@ def test_several_nodes_are_refused_together(start_in_process: StartInProcess) ->
             client.put("/blocklist/nodes", params={"selector": "rack"}, json=block())
         )
         assert current_list(client) == (0, {})
-
-
-@ON_SQLITE
-def test_a_node_that_becomes_free_makes_room(start_in_process: StartInProcess) -> None:
-    with start_in_process(max_blocked_per="rack=1").client() as client:
-        report_labels(client)
-        put(client, "n2")
-        refusal(put_node(client, "n1"))
-        unblock(client, "n2")
-        assert put_node(client, "n1").status_code == 201
 
 
 @ON_BOTH

@@ -161,20 +161,6 @@ def test_an_evacuation_that_was_interrupted_gives_the_resources_back(scene: Scen
         scene.check_intact()
 
 
-def test_sigterm_during_an_evacuation_leaves_no_node_without_resources(scene: Scene) -> None:
-    scene.fill()
-    with scene.manager() as manager:
-        scene.block(W1, EVACUATE)
-        scene.wait(lambda: scene.label(W1).startswith("blocklist-restore-") or scene.rest.containers()[W1] == 0)
-        scene.stop(manager)
-        scene.wait(lambda: scene.rest.node(W1)["totalResource"]["memory"] == MEGABYTES)
-        scene.check_intact()
-        manager.start()
-        scene.wait_applied(W1)
-        scene.wait(lambda: scene.labels() == {W1: "blocklist"})
-        scene.check_intact()
-
-
 def test_labels_of_a_host_and_of_its_node_manager_are_given_back(scene: Scene) -> None:
     rest = scene.rest
     for label in ("gpu", "ssd"):

@@ -1,1 +1,0 @@
-"""Kill the service repeatedly while clients write and watch: `python -m tests.crash --kills 200`."""
