@@ -139,7 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="blocklist flink",
         description="Makes a Flink cluster follow the blocklist: marks nodes, evacuates tasks, and reports what is in"
         " force. Runs beside the JobManager until it is stopped; it can be restarted at any time.",
-        epilog="If the service requires tokens, the bridge needs one with the role listener: it is read from"
+        epilog="If the service requires tokens, the bridge needs one with the role manager: it is read from"
         " BLOCKLIST_TOKEN, else from the file that BLOCKLIST_TOKEN_FILE names.",
     )
     parser.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")

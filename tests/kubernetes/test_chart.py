@@ -55,15 +55,16 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "pods": ("nodeSelector.disk=ssd", "priorityClassName=system-cluster-critical", "image.pullSecrets[0]=pull",
              "service.listen=::", "tolerations[0].key=infra",
              "tolerations[0].operator=Exists", "podAnnotations.a=b", "fullnameOverride=bl", "podLabels.team=data",
-             "podLabels.app\\.kubernetes\\.io/name=mine", MANAGER,
+             "podLabels.app\\.kubernetes\\.io/name=mine", MANAGER, *YARN, *FLINK,
              f"{TERM}.key=disk", f"{TERM}.operator=Exists"),
-    "what a cluster adds": (
+    "what a cluster adds": (MANAGER, *YARN, *FLINK, *(
+        f"{of}{value}" for of in ("", "kubernetesManager.", "yarnManager.", "flinkBridge.") for value in (
         "extraEnv[0].name=HTTPS_PROXY", "extraEnv[0].value=http://proxy:3128", "extraVolumes[0].name=more",
         "extraVolumes[0].configMap.name=more", "extraVolumeMounts[0].name=more", "extraVolumeMounts[0].mountPath=/more",
         "initContainers[0].name=wait", "initContainers[0].image=busybox",
         "initContainers[0].securityContext.allowPrivilegeEscalation=false",
-        "initContainers[0].securityContext.capabilities.drop[0]=ALL", "serviceAccountAnnotations.role=db"),
-    "authorities and nodes": ("caBundle.configMapName=ca", "nodesFile.csv=id\nw-1\n", *YARN, MANAGER),
+        "initContainers[0].securityContext.capabilities.drop[0]=ALL", "serviceAccountAnnotations.role=db"))),
+    "authorities and nodes": ("caBundle.configMapName=ca", "nodesFile.csv=id\nw-1\n", *YARN, *FLINK, MANAGER),
     "nodes of somebody else": ("nodesFile.configMapName=inventory", "nodesFile.key=all.csv"),
     "YARN with a keytab": (
         *YARN, "yarnManager.image=with-kerberos:1", "yarnManager.user=", "yarnManager.args[0]=--kerberos",
@@ -168,23 +169,36 @@ def test_values_become_the_settings_that_they_mean(objects: dict[str, str]) -> N
     assert environment(objects["PostgreSQL"], "Deployment")["BLOCKLIST_ADMIN_TOKEN_FILE"] == ""
 
 
-def test_what_a_cluster_adds_is_in_the_pods(objects: dict[str, str]) -> None:
+def workloads(objects: str) -> dict[str, Json]:
+    """The StatefulSet or Deployment of each component, by the name of its ServiceAccount."""
+    found = [each for each in yaml.safe_load_all(objects) if each and each["kind"] in {"Deployment", "StatefulSet"}]
+    return {each["spec"]["template"]["spec"]["serviceAccountName"]: each for each in found}
+
+
+def test_what_a_cluster_adds_is_in_all_pods(objects: dict[str, str]) -> None:
     """In those of the migration as well, which needs the same database; labels of the chart cannot be replaced."""
-    spec = pod_spec(objects["what a cluster adds"], "StatefulSet")
-    assert [each["name"] for each in spec["initContainers"]] == ["wait", "migrate"]
-    assert {"name": "more", "configMap": {"name": "more"}} in spec["volumes"]
-    for container in (spec["initContainers"][1], spec["containers"][0]):
-        assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
-        assert {"name": "more", "mountPath": "/more"} in container["volumeMounts"]
-    account = find(objects["what a cluster adds"], "ServiceAccount", "blocklist")
-    assert account is not None
-    assert account["metadata"]["annotations"] == {"role": "db"}
-    for kind in ("StatefulSet", "Deployment"):
-        found = find(objects["pods"], kind)
-        assert found is not None
-        labels = found["spec"]["template"]["metadata"]["labels"]
-        assert (labels["team"], labels["app.kubernetes.io/name"]) == ("data", "blocklist")
-        assert "nodeAffinity" in found["spec"]["template"]["spec"]["affinity"]
+    text = objects["what a cluster adds"]
+    for name, each in workloads(text).items():
+        spec = each["spec"]["template"]["spec"]
+        assert spec["initContainers"].pop(0)["name"] == "wait"
+        assert [it["name"] for it in spec["initContainers"]] == (["migrate"] if name == "blocklist" else [])
+        assert {"name": "more", "configMap": {"name": "more"}} in spec["volumes"]
+        for container in (*spec["initContainers"], *spec["containers"]):
+            assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"], name
+            assert {"name": "more", "mountPath": "/more"} in container["volumeMounts"], name
+        account = find(text, "ServiceAccount", name)
+        assert account is not None
+        assert account["metadata"]["annotations"] == {"role": "db"}
+    found = workloads(objects["pods"])
+    assert len(found) == len(workloads(text)) == 4
+    for name, each in found.items():
+        meta, spec = each["spec"]["template"]["metadata"], each["spec"]["template"]["spec"]
+        assert (meta["labels"]["team"], meta["labels"]["app.kubernetes.io/name"]) == ("data", "blocklist"), name
+        assert meta["annotations"] == {"a": "b"}
+        assert "nodeAffinity" in spec["affinity"]
+        assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"disk": "ssd"}, "system-cluster-critical")
+        assert spec["imagePullSecrets"] == [{"name": "pull"}]
+        assert "infra" in [it["key"] for it in spec["tolerations"]]
 
 
 def test_the_authorities_and_the_nodes_are_where_they_are_looked_for(objects: dict[str, str]) -> None:
@@ -204,9 +218,13 @@ def test_the_authorities_and_the_nodes_are_where_they_are_looked_for(objects: di
         "name": "nodes",
         "configMap": {"name": "inventory", "items": [{"key": "all.csv", "path": "nodes.csv"}]},
     } in others
-    yarn = find(text, "Deployment", "blocklist-yarn")
-    assert yarn is not None
-    assert f"--ca={file}" in yarn["spec"]["template"]["spec"]["containers"][0]["args"]
+    found = workloads(text)
+    assert len(found) == 4
+    for name, each in found.items():
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        assert {"name": "SSL_CERT_FILE", "value": file} in container["env"], name
+        assert "/etc/blocklist/ca" in [it["mountPath"] for it in container["volumeMounts"]], name
+    assert f"--ca={file}" in found["blocklist-yarn"]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_managers_get_arguments_that_they_take(objects: dict[str, str]) -> None:
@@ -214,13 +232,13 @@ def test_managers_get_arguments_that_they_take(objects: dict[str, str]) -> None:
     found: dict[str, Any] = {}
     for text in objects.values():
         for each in yaml.safe_load_all(text):
-            if each and each["kind"] == "Deployment" and not each["metadata"]["name"].endswith(("blocklist", "bl")):
+            if each and each["kind"] == "Deployment" and "-" in each["metadata"]["name"]:
                 container = each["spec"]["template"]["spec"]["containers"][0]
                 module, *words = container["command"][container["command"].index("-m") + 1 :]
                 args = [*words, *container["args"]]
                 parser = bridge_parser() if module == "blocklist.flink" else build_parser("manager", args)
                 found[each["metadata"]["name"]] = parser.parse_args(args)
-    assert found.keys() == {"blocklist-manager", "bl-manager", "blocklist-yarn", "blocklist-flink"}
+    assert found.keys() == {f"{name}-{part}" for name in ("blocklist", "bl") for part in ("manager", "yarn", "flink")}
     assert found["blocklist-flink"].grows
 
 
@@ -306,6 +324,31 @@ def test_values_that_would_lock_everybody_out_are_refused(rendering: Helm) -> No
     for values in (("nodesFile.csv=id", "nodesFile.configMapName=a"), ("nodesFile.csv=id", "settings.NODES_FILE=/a")):
         with pytest.raises(HelmError, match=r"nodesFile"):
             rendering.render(*values)
+
+
+def test_a_secret_without_the_key_is_refused_before_pods_wait_for_it(cluster: Cluster, helm: Helm) -> None:
+    """`kubectl create secret tls` makes one without an authority. A Secret that comes later is not asked for."""
+    namespace = restricted_namespace(cluster, "chart-keys")
+    make = ["--namespace", namespace, "create", "secret", "generic"]
+    cluster.kubectl(*make, "mine", "--from-literal=tls.crt=a", "--from-literal=tls.key=b")
+    cluster.kubectl(*make, "empty")
+    place = [str(CHART), "--namespace", namespace, "--dry-run=server"]
+    for values, words in (
+        ((MANAGER, "tls.secretName=mine"), r"tls.caKey: the Secret mine has no key ca.crt; it has tls.crt, tls.key"),
+        (("database.secretName=mine",), r"database.key: the Secret mine has no key url"),
+        (("adminToken.secretName=empty",), r"adminToken.key: the Secret empty has no key token; it has no keys"),
+        ((*YARN, "yarnManager.tokenSecretName=mine"), r"yarnManager.tokenKey: .* has no key token"),
+        ((*FLINK, "flinkBridge.tokenSecretName=mine"), r"flinkBridge.tokenKey: .* has no key token"),
+        ((MANAGER, "tls.secretName=mine", "tls.caKey=tls.crt"), ""),
+        ((MANAGER, "tls.secretName=mine", "tls.caKey="), ""),
+        ((MANAGER, "tls.secretName=later"), ""),
+    ):
+        sets = [word for value in values for word in ("--set", value)]
+        if words:
+            with pytest.raises(HelmError, match=words):
+                helm.run("install", "blocklist", *place, *sets)
+        else:
+            helm.run("install", "blocklist", *place, *sets)
 
 
 def test_helm_finds_no_fault(rendering: Helm) -> None:

@@ -31,6 +31,19 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{ empty .Values.tls.secretName | ternary "http" "https" }}://{{ include "blocklist.name" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
 {{- end }}
 
+{{/*
+Fail if a Secret in the cluster has not the key: its pods would wait for that, and Helm would not say why. `helm template`
+knows no Secrets. Called with (list $ VALUE SECRET KEY); nothing is asked without a name or a key.
+*/}}
+{{- define "blocklist.check-key" -}}
+{{- with and (index . 2) (index . 3) (lookup "v1" "Secret" (index . 0).Release.Namespace (index . 2)) }}
+{{- if not (hasKey (.data | default dict) (index $ 3)) }}
+{{- $there := .data | default dict | keys | sortAlpha | join ", " | default "no keys" }}
+{{- fail (printf "%s: the Secret %s has no key %s; it has %s. Name one of these, or add the key." (index $ 1) .metadata.name (index $ 3) $there) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The labels of a pod. Called with (list $ COMPONENT). */}}
 {{- define "blocklist.pod-labels" -}}
 {{- toYaml (merge (include "blocklist.labels" . | fromYaml) (index . 0).Values.podLabels) }}
@@ -185,6 +198,8 @@ called (the name of its values), values, command, args; and for some more of the
 {{- fail (printf "%s.tokenSecretName: name a Secret with a token, or leave serviceAccountTokens.enabled" .called) }}
 {{- end }}
 {{- $tls := and $root.Values.tls.secretName $root.Values.tls.caKey }}
+{{- include "blocklist.check-key" (list $root "tls.caKey" $root.Values.tls.secretName $root.Values.tls.caKey) }}
+{{- include "blocklist.check-key" (list $root (printf "%s.tokenKey" .called) $values.tokenSecretName $values.tokenKey) }}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -227,6 +242,10 @@ spec:
       serviceAccountName: {{ $name }}
       {{- with .pod }}
       {{- toYaml . | nindent 6 }}
+      {{- end }}
+      {{- with $values.initContainers }}
+      initContainers:
+        {{- toYaml . | nindent 8 }}
       {{- end }}
       containers:
         - name: {{ .component }}
