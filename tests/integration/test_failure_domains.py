@@ -13,7 +13,7 @@ from tests.integration.bodies import block, current_list
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.labels import report_labels
-from tests.integration.listeners import RM, heartbeat, put, register
+from tests.integration.listeners import RM, heartbeat, put, register, unblock
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, url_of, wait_until
 
@@ -59,6 +59,8 @@ def test_each_cluster_has_a_limit_of_its_own(start_in_process: StartInProcess) -
         assert put_node(client, "k8s-a-1").status_code == 201
         assert put_node(client, "yarn-1").status_code == 201
         assert "2 of the 10 nodes with cluster=yarn" in refusal(put_node(client, "yarn-2"))
+        unblock(client, "yarn-1")
+        assert put_node(client, "yarn-2").status_code == 201
 
 
 @ON_SQLITE

@@ -59,46 +59,40 @@ def whole_run(folder: Path, *arguments: str, **files: str) -> Result:
     return Result(done.returncode, done.stdout + done.stderr)
 
 
-def test_a_green_run_prints_and_keeps_its_durations(tmp_path: Path) -> None:
-    slow = "import time\n\ndef test_slow(): time.sleep(0.3)\n"
-    result = whole_run(tmp_path, test_good=GOOD, test_slow=slow)
-    assert (result.code, result.last) == (0, "2 passed"), result.output
-    assert re.search(r"^    0\.3\d  tests/unit/test_slow\.py::test_slow$", result.output, re.MULTILINE)
-    assert re.search(r"^       0       2  tests/unit$", result.output, re.MULTILINE)
-    kept = (tmp_path / "build" / "durations.txt").read_text().splitlines()
-    assert [line.split()[1] for line in kept] == [
-        "tests/unit/test_slow.py::test_slow",
-        "tests/unit/test_good.py::test_good",
-    ]
-
-
 def test_what_passes_alone_is_flaky_and_the_run_is_green(tmp_path: Path) -> None:
+    """Also in a group, with parameters, and if a fixture fails. The durations are printed and kept."""
+    slow = "import time\n\ndef test_slow(): time.sleep(0.3)\n"
     grouped = "import pytest\n\npytestmark = pytest.mark.xdist_group('mine')\n" + FLAKY
     parametrized = FLAKY.replace(
         "def test_flaky(", "import pytest\n@pytest.mark.parametrize('a', ['x@y'])\ndef test_flaky(a, "
     )
-    result = whole_run(tmp_path, test_good=GOOD, test_grouped=grouped, test_parametrized=parametrized)
-    assert (result.code, result.last) == (0, "1 passed, 2 flaky"), result.output
-    _, flaky = result.output.split("FLAKY: failed once, and passed alone")
+    fixture = FLAKY.replace("def test_flaky(", "import pytest\n@pytest.fixture\ndef broken(")
+    fixture += "\ndef test_it(broken): pass\n"
+    result = whole_run(
+        tmp_path,
+        test_good=GOOD,
+        test_slow=slow,
+        test_grouped=grouped,
+        test_parametrized=parametrized,
+        test_fixture=fixture,
+    )
+    assert (result.code, result.last) == (0, "2 passed, 3 flaky"), result.output
+    before, flaky = result.output.split("FLAKY: failed once, and passed alone")
     assert "tests/unit/test_grouped.py::test_flaky\n" in flaky
     assert "tests/unit/test_parametrized.py::test_flaky[x@y]\n" in flaky
-    assert flaky.count("assert (1 + 1) == 3") == flaky.count("what the first run printed") // 2 == 2
+    assert "tests/unit/test_fixture.py::test_it\n" in flaky
+    assert flaky.count("assert (1 + 1) == 3") == flaky.count("what the first run printed") // 2 == 3
+    assert re.search(r"^    0\.3\d  tests/unit/test_slow\.py::test_slow$", before, re.MULTILINE)
+    assert re.search(r"^       \d       5  tests/unit$", before, re.MULTILINE)
+    kept = (tmp_path / "build" / "durations.txt").read_text().splitlines()
+    assert len(kept) == 5
+    assert kept == sorted(kept, key=lambda line: -float(line.split()[0]))
 
 
-def test_an_error_before_a_test_is_a_failure_that_is_repeated(tmp_path: Path) -> None:
-    fixture = FLAKY.replace("def test_flaky(", "import pytest\n@pytest.fixture\ndef broken(")
-    result = whole_run(tmp_path, test_fixture=f"{fixture}\ndef test_it(broken): pass\n")
-    assert (result.code, result.last) == (0, "1 flaky"), result.output
-
-
-def test_what_fails_again_is_red(tmp_path: Path) -> None:
-    result = whole_run(tmp_path, test_good=GOOD, test_bad=BAD, test_flaky=FLAKY)
-    assert (result.code, result.last) == (1, "1 failed, 1 passed, 1 flaky"), result.output
-
-
-def test_what_is_skipped_when_it_is_repeated_is_red(tmp_path: Path) -> None:
+def test_what_fails_again_or_is_skipped_when_it_is_repeated_is_red(tmp_path: Path) -> None:
     skipping = FLAKY + "    else:\n        __import__('pytest').skip()\n"
-    assert whole_run(tmp_path, test_skipping=skipping).code == 1
+    result = whole_run(tmp_path, test_good=GOOD, test_bad=BAD, test_flaky=FLAKY, test_skipping=skipping)
+    assert (result.code, result.last) == (1, "2 failed, 1 passed, 1 flaky"), result.output
 
 
 def test_more_than_five_failures_are_not_repeated(tmp_path: Path) -> None:
