@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize(
-    ("node_id", "host"),
-    [
-        (C, C),
-        ("worker-c", C),
-        ("WORKER-C", C),
-        ("Worker-C.Example.TEST", C),
-        (B, B),
-    ],
-    ids=["full name", "short name", "short, upper case", "full, mixed case", "address"],
-)
+@pytest.mark.parametrize(("node_id", "host"), [("WORKER-C", C), (B, B)], ids=["a short name", "an address"])
 def test_an_id_matches_its_host(
     node_id: str,
     host: str,

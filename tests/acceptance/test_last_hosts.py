@@ -14,21 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_with_all_hosts_blocked_the_weakest_block_is_refused_with_a_reason(
-    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
-) -> None:
-    block(A, EVACUATE)
-    block(C, EVACUATE)
-    block(B, refused=True)
-    assert used_hosts(spark, cluster) == {B}
-    assert agent.status().blocked == {A: A, C: C}
-    sentence = (
-        f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
-        " is the weakest block."
-    )
-    assert agent.status().refused == {B: sentence}
-
-
 def test_of_equal_blocks_the_oldest_is_refused_and_applied_when_another_ends(
     spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
@@ -39,16 +24,6 @@ def test_of_equal_blocks_the_oldest_is_refused_and_applied_when_another_ends(
     service.unblock(A)
     wait_until(lambda: agent.status().blocked == {B: B, C: C} and not agent.status().refused, 90, "the block on B")
     assert used_hosts(spark, cluster) == {A}
-
-
-def test_keep_hosts_is_the_minimum_of_open_hosts(
-    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
-) -> None:
-    service.block(A, "test")
-    service.block(B, "test", action=EVACUATE)
-    agent = start_agent(spark, keep_hosts=2)
-    assert agent.status().blocked == {B: B}
-    assert set(agent.status().refused) == {A}
 
 
 def test_tasks_continue_on_a_host_whose_evacuation_is_refused(

@@ -133,14 +133,18 @@ def test_the_status_shows_that_a_block_is_applied_and_what_still_runs(
     wait_until(lambda: listeners.running(B) == [0], 90, "nothing to run there")
 
 
-def test_after_an_evacuation_no_task_runs(
+def test_evacuated_tasks_restart_on_other_hosts_and_none_runs_there(
     spark: SparkSession, cluster: Cluster, block: BlockNode, listeners: ListenerApi
 ) -> None:
+    """The executor stays: its shuffle files may still be needed."""
+    executors = executor_ids(spark)
     job = Job(spark, cluster, 6, hold_on=[B])
     job.await_running(B)
     block(B, EVACUATE)
     wait_until(lambda: listeners.status(B)["applied"] and listeners.running(B) == [0], 60, "the tasks to leave")
     assert B not in job.hosts()
+    assert executor_hosts(spark) == {A, B, C}
+    assert executor_ids(spark) == executors
 
 
 def test_what_a_lost_executor_ran_is_unknown_because_its_processes_may_still_write(
@@ -201,16 +205,21 @@ def test_what_a_lost_executor_ran_is_unknown_even_if_it_began_while_the_service_
         wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "all hosts")
 
 
-def test_a_refusal_has_a_reason(block: BlockNode, listeners: ListenerApi) -> None:
+def test_with_all_hosts_blocked_the_weakest_block_is_refused_with_a_reason(
+    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent, listeners: ListenerApi
+) -> None:
     for node_id in (A, C):
         block(node_id, EVACUATE)
     block(B, refused=True)
     # Of a host that has just joined, it is first that it will be opened.
     wait_until(lambda: "stays open" in (listeners.status(B)["refused"] or ""), 90, "the refusal")
-    assert listeners.status(B)["refused"] == (
+    sentence = (
         f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
         " is the weakest block."
     )
+    assert listeners.status(B)["refused"] == sentence
+    assert (agent.status().blocked, agent.status().refused) == ({A: A, C: C}, {B: sentence})
+    assert used_hosts(spark, cluster) == {B}
     assert not listeners.status(B)["applied"]
     assert len(listeners.task_managers(B)) == 1
     assert listeners.status(A)["refused"] is None
@@ -279,3 +288,8 @@ def test_a_service_without_listeners_does_no_harm(
         assert (status.running, status.connected, status.registered, status.last_error) == (True, True, False, None)
         assert listeners.by_id() == {}
         agent.stop()
+
+
+def executor_ids(spark: SparkSession) -> set[str]:
+    backend = spark.sparkContext._jsc.sc().schedulerBackend()
+    return set(str(backend.getExecutorIds().mkString(",")).split(","))
