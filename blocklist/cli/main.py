@@ -168,7 +168,7 @@ def _advice(error: BlocklistError) -> list[str]:
     """What follows from the error, or what to do."""
     match error:
         case ConflictError() if error.blocked:
-            return ["Nothing was changed. Use --merge to merge the blocks."]
+            return ["Nothing was changed. Use --merge to merge the blocks, or --replace to change your own claim."]
         case UnknownNodeError(title=None):
             # Labels that no node has: nothing was sent.
             return ["Nothing was changed."]

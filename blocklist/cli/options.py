@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 _CLOCKS_DIFFER: Final = 60_000
 _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_LIKE_DURATION: Final = re.compile(
+    r"([0-9.]+(ms|s(ecs?|econds?)?|m(ins?|inutes?)?|h(rs?|ours?)?|d(ays?)?|w(eeks?)?))+", re.IGNORECASE
+)
+"""Also in spellings that no option takes."""
+_LIKE_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T|$)")
 _DAY: Final = re.compile(r"(?:(yesterday|today|tomorrow)(?: |$))?(?:([01]?[0-9]|2[0-3]):([0-5][0-9]))?", re.ASCII)
 
 
@@ -438,15 +443,18 @@ def blocked_nodes(client: BlocklistClient, words: Sequence[str] | None, selector
 def _named(words: Sequence[str] | None) -> list[str]:
     if not words:
         raise typer.BadParameter("name at least one node, or select nodes with -l.")
-    for word in words:
+    typed = [word for word in words if word != "-"]
+    for word in [*typed, *(expand_nodes(typed) if typed else ())]:
         _refuse_option(word)
     return expand_nodes(words)
 
 
 def _refuse_option(word: str) -> None:
-    """A duration or an option is no node. One with such a name can be read from standard input."""
-    if is_duration(word):
+    """A duration, a time or an option is no node. One with such a name can be read from standard input."""
+    if is_duration(word) or _LIKE_DURATION.fullmatch(word):
         raise typer.BadParameter(f"{word} looks like a duration: give it as -d {word}.")
+    if _DAY.fullmatch(word) or _LIKE_DATE.match(word):
+        raise typer.BadParameter(f"{word} looks like a time: give it with an option, such as --until {word}.")
     if word.startswith("-") and word != "-":
         raise typer.BadParameter(f"{word[:64]} looks like an option. If it is the name of a node, pass it on stdin: -")
 

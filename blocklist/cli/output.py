@@ -380,7 +380,7 @@ STATUSES: ResourceView[NodeStatusBody] = ResourceView(
         "TASKS": lambda it: _tasks(
             TaskCount.of(
                 (tm.running_tasks for listener in it.listeners for tm in listener.task_managers),
-                silent=it.state == "unknown",
+                silent=it.state == "unknown" or any(listener.is_silent for listener in it.listeners),
             )
         ),
     },

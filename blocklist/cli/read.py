@@ -256,7 +256,7 @@ def status(
 
         def read() -> list[NodeStatusBody]:
             found = _statuses(client, node_ids, several=several)
-            return _only_pending(found, several=several) if pending else found
+            return _only_pending(found, several=several, is_table=view_options.is_table) if pending else found
 
         current = read()
         _print_statuses(current, view_options, several=several)
@@ -282,17 +282,20 @@ def _statuses(client: BlocklistClient, node_ids: Sequence[str], *, several: bool
     return found
 
 
-def _only_pending(statuses: Sequence[NodeStatusBody], *, several: bool) -> list[NodeStatusBody]:
+def _only_pending(statuses: Sequence[NodeStatusBody], *, several: bool, is_table: bool) -> list[NodeStatusBody]:
     """The statuses with those listeners alone that have not applied the change; of several nodes, those with any."""
     from blocklist.wire.listeners import NodeStatusBody  # noqa: PLC0415 - not for --version and --help
 
-    found = []
-    for status in statuses:
-        left = [it.json_value() for it in status.listeners if not (it.applied or it.not_here)]
-        found.append(NodeStatusBody.parse({**status.json_value(), "listeners": left}))
-    if any(status.of for status in found) and not any(status.listeners for status in found):
+    left = [[it.json_value() for it in status.listeners if not (it.applied or it.not_here)] for status in statuses]
+    if any(status.of for status in statuses) and not any(left):
         print_stderr("Every live listener has applied it.")
-    return [status for status in found if status.listeners or not several]
+    elif several and statuses and not any(left):
+        print_stderr("There is no live listener that could apply it.")
+    found = [(status, pending) for status, pending in zip(statuses, left, strict=True) if pending or not several]
+    if several and is_table:
+        # Its columns are about the whole node.
+        return [status for status, _ in found]
+    return [NodeStatusBody.parse({**status.json_value(), "listeners": pending}) for status, pending in found]
 
 
 def _print_statuses(statuses: Sequence[NodeStatusBody], view_options: OutputOptions, *, several: bool) -> None:

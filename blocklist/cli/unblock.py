@@ -16,6 +16,7 @@ from blocklist.cli.block import claims_on, claims_with_etag, reasons_of, report_
 from blocklist.cli.environment import connect, print_context, service_now
 from blocklist.cli.messages import ChangeOutput, ChangeReport, confirm, confirm_many, outcome_unknown
 from blocklist.cli.options import blocked_nodes
+from blocklist.model.claims import merge_claims
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError, PreconditionFailedError
 from blocklist.model.names import NameSet
 from blocklist.model.node import AppliedBy
@@ -126,7 +127,11 @@ def _dry_run_unblock(
 
 
 class _NotOwnError(BlocklistError):
-    """The caller has no claim on a node that others block."""
+    """The caller has no claim on a node that others block, with these claims."""
+
+    def __init__(self, claims: Sequence[Claim], detail: str) -> None:
+        super().__init__(detail)
+        self.claims = claims
 
 
 @contextmanager
@@ -139,7 +144,8 @@ def _naming_other_owners(client: BlocklistClient, node_id: str, only_own: bool) 
             raise
         others = messages.claims_message(claims, service_now(client))
         raise _NotOwnError(
-            f"{node_id} stays blocked: you have no claim on it; it is blocked by {others}. --all-owners frees it."
+            claims,
+            f"{node_id} stays blocked: you have no claim on it; it is blocked by {others}. --all-owners frees it.",
         ) from None
 
 
@@ -217,8 +223,13 @@ def _for_one(report: ChangeReport, node_id: str, action: Callable[[str], None], 
         report.ambiguous(node_id, error)
         outcome.ambiguous.append(node_id)
     except _NotOwnError as error:
-        report.node(node_id, "not-own", error.detail)
+        _report_others(report, node_id, "not-own", error.detail, error.claims)
         outcome.not_own.append(node_id)
+
+
+def _report_others(report: ChangeReport, name: str, result: str, text: str, claims: Sequence[Claim]) -> None:
+    """A node that these claims keep blocked."""
+    report.node(name, result, text, merge_claims(claims), claims=list(map(messages.claim_json, claims)))
 
 
 def _not_unblocked(node_ids: Sequence[str]) -> list[str]:
@@ -247,11 +258,11 @@ def unblock_all(
             remove = client.unblock_node if wait.named is None else wait.named.unblock
             result = remove(node_id, only_own=wait.only_own, wait=own_wait, applied_by=wait.by)
         progress = result.applied
-        if result.blocked:
+        # They may have gone meanwhile.
+        if result.blocked and (claims := claims_on(client, result.id)):
             still_blocked.add(node_id)
-            claims = claims_on(client, result.id)
             text = f"{result.id} stays blocked: {messages.claims_message(claims, service_now(client))}"
-            report.node(node_id, "stays-blocked", text, claims=list(map(messages.claim_json, claims)))
+            _report_others(report, node_id, "stays-blocked", text, claims)
         else:
             report.node(node_id, "unblocked", f"{result.id} unblocked")
 

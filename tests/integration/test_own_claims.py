@@ -276,8 +276,10 @@ class TestJson:
             "w3": "not-blocked",
             "w9": "not-blocked",
         }
-        assert [it["owner"] for it in done["nodes"][0]["claims"]] == ["bob"]
-        assert self.results(self.document(anna, "unblock", "w1", code=1)) == {"w1": "not-own"}
+        refused = self.document(anna, "unblock", "w1", code=1)
+        assert self.results(refused) == {"w1": "not-own"}
+        for entry, *_ in (done["nodes"], refused["nodes"]):
+            assert (entry["node"]["cause"], [it["owner"] for it in entry["claims"]]) == ("Broken DIMM", ["bob"])
         asked = self.document(anna, "unblock", "w1", "--all-owners", code=1)
         assert self.results(asked) == {"w1": "not-changed"}
         assert asked["notes"][0].startswith("w1 is blocked by bob, forever: Broken DIMM")
@@ -348,6 +350,8 @@ def test_status_names_only_those_that_are_pending(
 ) -> None:
     anna = as_person("anna")
     with secured.client(secured.admin) as client:
+        unheard = anna.run("status", "w1", "w2", "--pending")
+        assert (unheard.stdout, unheard.stderr) == ("", "There is no live listener that could apply it.\n")
         for name in ("etl", "idle"):
             register(client, name, leaseSeconds=3600)
         heartbeat(client, "etl", ackedRevision=int(client.get("/blocklist").headers["blocklist-revision"]))
@@ -355,6 +359,8 @@ def test_status_names_only_those_that_are_pending(
         shown = json.loads(anna.stdout_of("status", "w1", "--pending", "-o", "json"))
         assert [it["id"] for it in shown["listeners"]] == ["idle"]
         assert anna.stdout_of("status", "w1", "w2", "--pending", "-o", "name") == "w1\nw2\n"
+        rows = anna.stdout_of("status", "w1", "w2", "--pending", "--no-headers").splitlines()
+        assert [row.split() for row in rows] == [[name, "yes", "1/2", "unknown", "-"] for name in ("w1", "w2")]
         heartbeat(client, "idle", ackedRevision=int(client.get("/blocklist").headers["blocklist-revision"]))
         for nodes in (["w1"], ["w1", "w2"]):
             done = anna.run("status", *nodes, "--pending")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import typer
@@ -12,7 +12,7 @@ from app.settings import Settings
 from blocklist.cli import environment, messages, options, output
 from blocklist.cli.block import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.drain import Hold, occupancy_of
-from blocklist.cli.output import Table
+from blocklist.cli.output import STATUSES, Table
 from blocklist.client.answers import AppliedCount
 from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
@@ -415,6 +415,27 @@ def test_a_node_that_only_a_manager_has_is_drained_once_it_reports_that_nothing_
     if "pending_reason" in state:
         assert found.holding["slurm"].hold is Hold.PENDING
         assert "1 pod is ending" in found.holding["slurm"].text
+
+
+@pytest.mark.parametrize(
+    ("role", "reports", "tasks"), [("JOB_MASTER", True, "0"), ("JOB_MASTER", False, "unknown"), (None, True, "unknown")]
+)
+def test_the_tasks_on_a_node_are_unknown_unless_every_job_reports_them(
+    role: Literal["JOB_MASTER"] | None, reports: bool, tasks: str
+) -> None:
+    fields: dict[str, Any] = {"applied": False, "applied_at": None, "late_ms": None, "refused": None}
+    jobs = [AppliedBody(id="etl", role=role, task_managers=[], reports_task_managers=reports, **fields)] if role else []
+    status = NodeStatusBody(
+        id="n1",
+        blocked=True,
+        revision=1,
+        at=1,
+        applied=0,
+        of=1,
+        state="pending" if role else "unknown",
+        listeners=[AppliedBody(id="yarn", role="RESOURCE_MANAGER", task_managers=[], **fields), *jobs],
+    )
+    assert STATUSES.columns["TASKS"](status) == tasks
 
 
 @pytest.mark.parametrize(
