@@ -126,7 +126,8 @@ def _with_preconditions(request: Request, command: Command[T]) -> Command[T]:
         if required is not None and not required & current:
             state = "not as it was read" if node is not None and exists else "not there"
             raise PreconditionFailedError(f"{what} {state}. Read it again, and decide again. Nothing was changed.")
-        if excluded is not None and excluded & current:
+        # RFC 9110: this comparison is weak, that of If-Match is strong.
+        if excluded is not None and {tag.removeprefix("W/") for tag in excluded} & current:
             raise PreconditionFailedError(f"{what} there, which If-None-Match excludes. Nothing was changed.")
         return command(draft)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 Aliases = Callable[[str], Collection[str]]
@@ -29,6 +29,10 @@ _ADDRESS: Final = re.compile(
     rf"|(?P<v6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*){_ZONE}",
     re.ASCII,
 )
+
+
+MAX_NAMED: Final = 20
+"""Of the nodes of an ambiguous name."""
 
 
 def no_aliases(name: str) -> Collection[str]:  # noqa: ARG001
@@ -182,12 +186,18 @@ def short_name(name: str) -> tuple[str, str]:
 
 def ambiguous_message(name: str, node_ids: Collection[str]) -> str:
     """The message for a name or an address that several nodes claim."""
-    return f"{name} means {len(node_ids)} nodes: {', '.join(node_ids)}. Give the id of one of them."
+    return f"{name} means {len(node_ids)} nodes: {_first_of(node_ids)}. Give the id of one of them."
 
 
 def several_message(name: str, node_ids: Collection[str]) -> str:
     """The message for a short name of several nodes, all of which a block of it blocks."""
-    return f"{name} means {len(node_ids)} nodes, which are all blocked by it: {', '.join(node_ids)}."
+    return f"{name} means {len(node_ids)} nodes, which are all blocked by it: {_first_of(node_ids)}."
+
+
+def _first_of(node_ids: Collection[str]) -> str:
+    """Some of the ids: in a header a thousand are more than a proxy takes."""
+    more = len(node_ids) - MAX_NAMED
+    return ", ".join([*islice(node_ids, MAX_NAMED), *([f"and {more} more"] if more > 0 else [])])
 
 
 def first_label(name: str) -> str:

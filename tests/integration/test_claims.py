@@ -470,6 +470,11 @@ class TestPreconditions:
         assert service.put(f"{NODE}/claims/team-b", json=claim(), headers=none).status_code == 201
         assert etag != service.get(NODE).headers["ETag"]
 
+    def test_a_node_that_is_as_it_was_read_may_be_excluded(self, service: httpx2.Client, etag: str) -> None:
+        for tags, status in ((etag, 412), (f'"x", W/{etag}', 412), ('"x"', 202)):
+            done = service.put(NODE, json=block(allowMerge=True), headers={"If-None-Match": tags})
+            assert done.status_code == status
+
     def test_a_claim_that_has_ended_is_a_change(self, service: httpx2.Client, clock: ManualClock) -> None:
         put(service, "team-a")
         put(service, "team-b", endTimestamp=clock() + 1000)

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.draft import MAX_MATCHES, BlocklistTracker, Draft, find_blocked
 from blocklist.model.errors import AmbiguousNodeError, ConflictError, InvalidError, NotFoundError
-from blocklist.model.names import HostMatcher, NameSet, same_machine, usual_spellings
+from blocklist.model.names import (
+    HostMatcher,
+    NameSet,
+    ambiguous_message,
+    same_machine,
+    several_message,
+    usual_spellings,
+)
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NOW = 100
@@ -207,3 +214,9 @@ def _replay(tracker: BlocklistTracker, changes: list[Change]) -> None:
     for change in changes:
         assert (tracker.get(change.node.id) is None) == (change.type is ChangeType.BLOCKED)
         tracker.apply(change)
+
+
+def test_a_message_names_twenty_of_many_nodes() -> None:
+    names = [f"n1.{number:02}" for number in range(57)]
+    assert several_message("n1", names).endswith("by it: " + ", ".join(names[:20]) + ", and 37 more.")
+    assert ambiguous_message("n1", names[:20]).endswith(": " + ", ".join(names[:20]) + ". Give the id of one of them.")
