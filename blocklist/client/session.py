@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from blocklist.client.client import BlocklistClient
 from blocklist.client.transport import BearerAuth, ServiceClock
@@ -17,6 +17,9 @@ from blocklist.client.watch import Watch
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.listener import EMPTY_REPORT, HEARTBEAT_SECONDS, FencedError, Registration, Report
 from blocklist.model.node import Backoff
+
+if TYPE_CHECKING:
+    from blocklist.wire.listeners import KnownNodeBody
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +95,10 @@ class ListenerSession:
     def open_watch(self) -> Watch:
         """A watch of the same service. It is not closed with the session."""
         return self._client.watch()
+
+    def known_node(self, node_id: str) -> KnownNodeBody:
+        """As the client's."""
+        return self._client.known_node(node_id)
 
     @property
     def registered(self) -> bool:

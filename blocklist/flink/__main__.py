@@ -65,12 +65,12 @@ def _main(argv: list[str] | None) -> int:
 def _run(args: argparse.Namespace, folder: Path) -> int:
     # After --help, which needs none of them; and py4j may be missing.
     from blocklist.client.client import BlocklistClient  # noqa: PLC0415
+    from blocklist.client.names import InventoryNames  # noqa: PLC0415
     from blocklist.client.session import ListenerSession  # noqa: PLC0415
     from blocklist.client.watch import WatchThread  # noqa: PLC0415
     from blocklist.flink.bridge import Bridge, BridgeOptions  # noqa: PLC0415
     from blocklist.flink.connection import FlinkConnection  # noqa: PLC0415
     from blocklist.flink.jvm import ChildJvm, find_java  # noqa: PLC0415
-    from blocklist.flink.node_names import InventoryNames  # noqa: PLC0415
     from blocklist.flink.rpc import FlinkRpc  # noqa: PLC0415
 
     java, lib, conf_dir = find_java(args.java), args.lib.resolve(), args.conf_dir.resolve()

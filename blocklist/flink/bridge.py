@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from blocklist.client.names import InventoryNames
 from blocklist.client.watch import WatchThread
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.effects import (
@@ -34,7 +35,7 @@ from blocklist.flink.evacuator import EvacuationNode, EvacuationRequest, Evacuat
 from blocklist.flink.guards import GuardContext, job_evidence, kept_slots
 from blocklist.flink.listeners import FlinkListener, JobListeners, OpenSession, close_aside, job_report
 from blocklist.flink.marking import MIN_AHEAD, Clocks, NodeLease, node_leases, report_validity
-from blocklist.flink.node_names import FlinkNodeIds, InventoryNames
+from blocklist.flink.node_names import FlinkNodeIds
 from blocklist.flink.rpc import LEADER_INTERVAL, TIMEOUT, RestRequest
 from blocklist.flink.state import (
     ClusterState,

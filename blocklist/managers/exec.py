@@ -17,10 +17,12 @@ from typing import Final
 
 from blocklist.managers.command import DEFAULT_MAX_OUTPUT, CommandOutput, run
 from blocklist.managers.plan import (
+    NO_OTHER_NAMES,
     DesiredState,
     ManagerError,
     ManagerPlan,
     NotInForce,
+    OtherNames,
     block_step,
     format_end,
     free_steps,
@@ -72,13 +74,17 @@ class ExecManager:
     def apply(self, plan: ExecPlan) -> NotInForce:
         if not plan.steps:
             return NotInForce()
+        if plan.unresolved:
+            raise ManagerError(
+                f"The command is not run yet: the service has not said what else it calls node {plan.unresolved[0]}."
+            )
         before = read_file(self._state_file)
         output = run(self._command, timeout=self._timeout, stdin=dump_json(plan_body(plan)))
         _log_output(output)
         found = parse_output(output, plan.desired.nodes)
         done = ExecState(nodes=plan.desired.nodes, not_in_force=plan.not_in_force | found)
         replace_file(self._state_file, dump_json(state_body(done)), before)
-        return found
+        return plan.desired.others.checked(found)
 
 
 def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
@@ -98,20 +104,28 @@ def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
     refused = state.not_in_force.refused
     still_refused = {name: why for name, why in refused.items() if name in desired.nodes and name not in changed}
     nodes = {step.name: desired.nodes.get(step.name) or state.nodes[step.name] for step in steps}
-    return ExecPlan(steps=tuple(steps), not_in_force=NotInForce(refused=still_refused), desired=desired, nodes=nodes)
+    return ExecPlan(
+        steps=tuple(steps),
+        not_in_force=NotInForce(refused=still_refused),
+        # Which node an id means is for the command to decide.
+        unmatched=desired.nodes.keys(),
+        unresolved=desired.others.unresolved(desired.nodes),
+        desired=desired,
+        nodes=nodes,
+    )
 
 
 def plan_body(plan: ExecPlan) -> Json:
-    """The JSON that the command reads: revision, steps and all blocked nodes."""
+    """The JSON that the command reads: revision, steps and all blocked nodes, with the other names of each."""
+    blocked, others = plan.desired.nodes, plan.desired.others
     steps = [
-        {"do": step.action.value, "id": step.name, "reason": step.reason, "node": _body(plan.nodes[step.name])}
+        {"do": step.action.value, "id": step.name, "reason": step.reason, "node": _body(plan.nodes[step.name], others)}
         for step in plan.steps
     ]
-    blocked = plan.desired.nodes
     return {
         "revision": plan.desired.revision,
         "steps": steps,
-        "blocked": [_body(blocked[name]) for name in sorted(blocked)],
+        "blocked": [_body(blocked[name], others) for name in sorted(blocked)],
     }
 
 
@@ -144,8 +158,9 @@ def parse_state(data: bytes, path: Path) -> ExecState:
         ) from None
 
 
-def _body(node: BlockedNode) -> Json:
-    return {"id": node.id, **node_fields(node)}
+def _body(node: BlockedNode, others: OtherNames = NO_OTHER_NAMES) -> Json:
+    names = sorted(others.of(node.id))
+    return {"id": node.id, **({"names": names} if names else {}), **node_fields(node)}
 
 
 def _step_reason(node: BlockedNode) -> str:

@@ -7,7 +7,7 @@ has no state of its own that a restart would lose, so it may be stopped at any p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
@@ -108,7 +108,8 @@ class ManagerPlan:
     was applied, with reasons, `replaced` blocked ones whose name another machine has since, `new_machines` those of
     which that is certain, with the time since when (Unix ms); None if planning does not show them. `containers` is what
     runs on blocked nodes: an id for each group of containers to its node and their number, None if that is not known;
-    None if nothing is known.
+    None if nothing is known. `unmatched` are the ids on the list that mean no node. `withheld` are blocked nodes that
+    no known name on the list means and that are not freed, as one of the `unresolved` ids may mean them.
     """
 
     steps: tuple[PlanStep, ...] = ()
@@ -119,6 +120,41 @@ class ManagerPlan:
     replaced: Mapping[str, str] | None = None
     new_machines: Mapping[str, int] | None = None
     containers: Mapping[str, tuple[str, int | None]] | None = None
+    unmatched: Collection[str] = ()
+    withheld: Sequence[str] = ()
+    unresolved: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherNames:
+    """What else the service calls the nodes on the list.
+
+    `known` has the names of those that it was asked for and has answered; None if it is not asked. `since_start` are
+    the ids that were on the list when this process began: a former one may have blocked a node for them.
+    """
+
+    known: Mapping[str, Collection[str]] | None = None
+    since_start: Collection[str] = ()
+
+    def of(self, node_id: str) -> Collection[str]:
+        """Empty if there are none, or they are not known."""
+        return (self.known or {}).get(node_id, ())
+
+    def unknown(self, node_ids: Iterable[str]) -> list[str]:
+        """Those of these ids for which the service has not answered yet, sorted."""
+        return [] if self.known is None else sorted(it for it in node_ids if it not in self.known)
+
+    def unresolved(self, unmatched: Iterable[str]) -> list[str]:
+        """Those of these ids that mean no node, for which a former process may have blocked one."""
+        return [it for it in self.unknown(unmatched) if it in self.since_start]
+
+    def checked(self, found: NotInForce) -> NotInForce:
+        """What is found, but pending instead of not here while a node may have a name that is not known yet."""
+        why = "Not known to be in force: the service has not said yet what else it calls node {}."
+        return found | NotInForce(pending={it: why.format(it) for it in self.unknown(found.not_here)})
+
+
+NO_OTHER_NAMES: Final = OtherNames()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +165,7 @@ class DesiredState:
     history: str | None = None
     nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
     claims: Mapping[str, Claims] = field(default_factory=dict)
+    others: OtherNames = NO_OTHER_NAMES
 
 
 P = TypeVar("P", bound=ManagerPlan)
@@ -138,7 +175,10 @@ class Manager(Protocol[P]):
     """One cluster manager. Both methods block while their commands run."""
 
     def plan(self, desired: DesiredState) -> P:
-        """Compare the cluster manager with `desired`. Changes nothing. Raises ManagerError."""
+        """Compare the cluster manager with `desired`. Changes nothing. Raises ManagerError.
+
+        What is not here may be so by another name: `desired.others` decides, and withholds what would be freed.
+        """
 
     def apply(self, plan: P) -> NotInForce:
         """Carry out the plan; returns what is not in force besides what the plan says.
@@ -214,6 +254,7 @@ class NodeNames:
         self._names: dict[str, str] = {}
         self._facts: Sequence[NodeFacts] = ()
         self._shared: dict[str, list[str]] = {}
+        self.others = NO_OTHER_NAMES
         self.update(nodes)
 
     def update(self, facts: Iterable[NodeFacts]) -> None:
@@ -233,16 +274,49 @@ class NodeNames:
         self._shared = {name: sorted(using) for name, using in users.items() if len(using) > 1}
 
     def meant_by(self, node_id: str) -> list[str]:
-        """The names of the nodes that an id means: one, none, or all those of which it is the short name."""
-        return sorted(self._names[name] for name in self._inventory.known_as(node_id) if name in self._names)
+        """The names of the nodes that an id means: one, none, or all those of which it is the short name.
+
+        If none has the id, those that have one of the `others` of it.
+        """
+        return self._named(node_id) or sorted(meant_otherwise(self.others.of(node_id), self._named)[0])
 
     def ambiguity(self, node_id: str) -> str | None:
         """Why an id means no node although several have the name or address; None if none has."""
-        sharing = self._shared.get(normalize_name(node_id))
-        return ambiguous_message(node_id, sharing) if sharing and not self.meant_by(node_id) else None
+        if self.meant_by(node_id):
+            return None
+        names = (node_id, *self.others.of(node_id))
+        return meant_otherwise(names, lambda it: self._named(it) or self._shared.get(normalize_name(it), ()))[1]
+
+    def _named(self, name: str) -> list[str]:
+        return sorted(self._names[name] for name in self._inventory.known_as(name) if name in self._names)
 
 
 _SOURCE: Final = NodeSource(SourceKind.MANAGER, "manager")
+
+
+def meant_otherwise(names: Iterable[str], meant_by: Callable[[str], Collection[str]]) -> tuple[set[str], str | None]:
+    """The nodes that other names of an id mean; if none, why not, if one is the name of several nodes.
+
+    Such a name, as a short one may be, does not tell which of them the id means.
+    """
+    found, ambiguity = set[str](), None
+    for name in sorted(names):
+        nodes = meant_by(name)
+        if len(nodes) == 1:
+            found |= {*nodes}
+        elif nodes:
+            ambiguity = ambiguity or ambiguous_message(name, sorted(nodes))
+    return found, None if found else ambiguity
+
+
+def withheld_message(plan: ManagerPlan) -> str:
+    """Why the `withheld` nodes are not freed."""
+    node_id = plan.unresolved[0]
+    why = plan.not_in_force.pending.get(node_id, "")
+    return (
+        f"Node {plan.withheld[0]} is not freed, nor any other: it may be the one that {node_id} on the list means."
+        f" {why}"
+    ).rstrip()
 
 
 def not_listed_reason(system: str, name: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic
 
 from blocklist.client.client import BlocklistClient
+from blocklist.client.names import InventoryNames
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
 from blocklist.managers.command import Stopping
@@ -25,10 +26,12 @@ from blocklist.managers.plan import (
     ManagerError,
     ManagerPlan,
     NotInForce,
+    OtherNames,
     P,
     PlanStep,
     Stoppable,
     TransientError,
+    withheld_message,
 )
 from blocklist.model.listener import (
     MAX_ENTRIES,
@@ -56,6 +59,8 @@ _PENDING: Final = 5.0
 """Seconds until the next reconciliation while something is pending."""
 _NOT_HERE: Final = 15.0
 """Seconds until the next reconciliation while a blocked node is not here: it may join the cluster."""
+_NAMES_SECONDS: Final = 1.0
+"""How long a plan waits for the other names of nodes, which the service says."""
 _POLL_INTERVAL: Final = 5.0
 """Maximum seconds between two checks whether another session has taken over."""
 
@@ -73,16 +78,39 @@ class ReconcileResult:
         return tuple(step.reason for step in self.plan.steps)
 
 
+def make_plan(manager: Manager[P], desired: DesiredState, names: InventoryNames) -> P:
+    """Plan; once more if an id means no node, and the service says soon what else it calls it. Raises ManagerError."""
+    since_start = desired.others.since_start
+    desired = replace(desired, others=OtherNames(known=names.known(), since_start=since_start))
+    plan = manager.plan(desired)
+    unmatched = {*plan.unmatched, *plan.not_in_force.not_here}
+    names.follow((names.followed & desired.nodes.keys()) | unmatched)
+    if desired.others.unknown(unmatched):
+        names.wait(_NAMES_SECONDS)
+        desired = replace(desired, others=OtherNames(known=names.known(), since_start=since_start))
+        plan = manager.plan(desired)
+    return replace(plan, not_in_force=desired.others.checked(plan.not_in_force))
+
+
 def reconcile(
-    manager: Manager[P], desired: DesiredState, planned: Callable[[P], None] = lambda _: None
+    manager: Manager[P], desired: DesiredState, names: InventoryNames, planned: Callable[[P], None] = lambda _: None
 ) -> ReconcileResult:
     """Plan and apply once; `planned` is called in between.
 
     Raises ManagerError; some steps may have been carried out before it.
     """
-    plan = manager.plan(desired)
+    plan = make_plan(manager, desired, names)
     planned(plan)
-    return ReconcileResult(plan=plan, not_in_force=plan.not_in_force | manager.apply(plan))
+    return ReconcileResult(plan=plan, not_in_force=carry_out(manager, plan))
+
+
+def carry_out(manager: Manager[P], plan: P) -> NotInForce:
+    """Apply the plan; all that is not in force then. Raises ManagerError, also if nodes are withheld."""
+    not_in_force = plan.not_in_force | manager.apply(plan)
+    if plan.withheld:
+        # The list is not in force, but what is known of each block stays true.
+        raise ManagerError(withheld_message(plan), known=not_in_force)
+    return not_in_force
 
 
 class ReconcileLoop(Generic[P]):
@@ -108,6 +136,8 @@ class ReconcileLoop(Generic[P]):
         self._logged_pending: frozenset[str] = frozenset()
         self._reported = NotInForce()
         self._nodes: tuple[Sequence[NodeFacts] | None, Sequence[str | ReportedNode] | None] = (None, None)
+        self._names = InventoryNames(session.known_node, self.request)
+        self._first_ids: frozenset[str] | None = None
 
     def wake(self) -> None:
         """Reconcile soon if the list has changed. Call it from any thread."""
@@ -133,6 +163,12 @@ class ReconcileLoop(Generic[P]):
 
         `watch` opens watches of the session: the service's clock is then known before the first list.
         """
+        try:
+            return self._run(watch)
+        finally:
+            self._names.close()
+
+    def _run(self, watch: WatchThread) -> bool:
         pending = False
         while not (self._stopping.is_set() or self._session.fenced):
             self._wake.clear()
@@ -141,11 +177,14 @@ class ReconcileLoop(Generic[P]):
                 nodes = watch.tracker.blocked(self._session.clock.now())
                 self._next_end = min((node.end for node in nodes.values()), default=PERMANENT)
                 tracker = watch.tracker
+                if self._first_ids is None:
+                    self._first_ids = frozenset(nodes)
                 desired = DesiredState(
                     revision=tracker.revision,
                     history=tracker.history,
                     nodes=nodes,
                     claims=tracker.known_claims(),
+                    others=OtherNames(since_start=self._first_ids),
                 )
                 self._requested.clear()
                 pending = not self._reconcile_once(desired)
@@ -169,7 +208,7 @@ class ReconcileLoop(Generic[P]):
     def _reconcile_once(self, desired: DesiredState) -> bool:
         """Reconcile and report the result; False if it failed."""
         try:
-            result = reconcile(self._manager, desired, lambda it: self._withdraw(desired, it))
+            result = reconcile(self._manager, desired, self._names, lambda it: self._withdraw(desired, it))
         except TransientError as error:
             self._schedule_retry(str(error))
             return False
@@ -319,17 +358,25 @@ def _run_once(args: argparse.Namespace) -> int:
         if args.print:
             names = blocked_names(snapshot.nodes, client.known_nodes().nodes if snapshot.nodes else ())
             return _print(f"{EXCLUDE_NODES}={exclude_nodes(names)}")
-    desired = DesiredState(revision=snapshot.revision, nodes=snapshot.nodes)
-    manager: Manager[Any] = args.make(args)
-    if isinstance(manager, Stoppable):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: manager.stop())
-    if args.dry_run:
-        plan = manager.plan(desired)
-        lines = [step.reason for step in plan.steps] or ["No changes."]
-        return _print(*lines, *plan.not_in_force.sentences)
-    result = reconcile(manager, desired)
-    return _print(*result.actions, *result.not_in_force.sentences)
+        desired = DesiredState(
+            revision=snapshot.revision,
+            nodes=snapshot.nodes,
+            others=OtherNames(since_start=snapshot.nodes.keys()),
+        )
+        manager: Manager[Any] = args.make(args)
+        if isinstance(manager, Stoppable):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: manager.stop())
+        others = InventoryNames(client.known_node, lambda: None)
+        try:
+            if args.dry_run:
+                plan = make_plan(manager, desired, others)
+                lines = [step.reason for step in plan.steps] or ["No changes."]
+                return _print(*lines, *plan.not_in_force.sentences)
+            result = reconcile(manager, desired, others)
+            return _print(*result.actions, *result.not_in_force.sentences)
+        finally:
+            others.close()
 
 
 def _run_until_stopped(args: argparse.Namespace) -> int:

@@ -140,6 +140,7 @@ class SlurmManager:
     def plan(self, desired: DesiredState) -> SlurmPlan:
         nodes = self._read()
         missing = self._listed.not_listed({node.name: node for node in nodes}, time.monotonic())
+        self._names.others = desired.others
         return make_plan(desired.nodes, nodes, missing, self._listed.reason, self._names)
 
     def apply(self, plan: SlurmPlan) -> NotInForce:
@@ -241,13 +242,16 @@ def make_plan(
     merged = {name: merged_block(name, (blocked[node_id] for node_id in its)) for name, its in ids.items()}
     reasons = {name: drain_reason(node) for name, node in sorted(merged.items()) if not nodes[name].out_of_service}
     drain = {name: why for name, why in reasons.items() if not nodes[name].drained or nodes[name].reason != why}
-    undrain = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
+    refused = {node_id: why for node_id in blocked if (why := names.ambiguity(node_id)) is not None}
+    unmatched = [node_id for node_id, found in matches.items() if not found and node_id not in refused]
+    freed = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
+    unresolved = names.others.unresolved(unmatched)
+    undrain = [] if unresolved else freed
     steps = [
         *(block_step(name, merged[name], _step_reason(name, merged[name])) for name in drain),
         *free_steps(undrain),
     ]
-    refused = {node_id: why for node_id in blocked if (why := names.ambiguity(node_id)) is not None}
-    others = absent("Slurm", [it for it, found in matches.items() if not found and it not in refused], nodes, missing)
+    others = absent("Slurm", unmatched, nodes, missing)
     pending: dict[str, str] = {}
     for node_id, found in matches.items():
         if unlisted := [name for name in found if name in missing]:
@@ -268,6 +272,9 @@ def make_plan(
         unschedulable={name: node.state for name, node in nodes.items() if node.drifts}
         | dict.fromkeys(missing, "not listed by Slurm now"),
         containers={name: (name, None) for name in ids if not nodes[name].empty},
+        unmatched=unmatched,
+        withheld=freed if unresolved else (),
+        unresolved=unresolved,
         drain=drain,
         undrain=tuple(undrain),
         down=frozenset(name for name in undrain if "DOWN" in nodes[name].states),

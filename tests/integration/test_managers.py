@@ -6,14 +6,40 @@ The exec manager stands for all: its command is a script that records what it re
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
+from blocklist.client.session import ListenerSession
+from blocklist.client.watch import WatchThread
+from blocklist.errors import UnavailableError
+from blocklist.managers.command import CommandOutput, Stopping
+from blocklist.managers.exec import ExecManager
+from blocklist.managers.kubernetes.manager import KubernetesManager
+from blocklist.managers.kubernetes.nodes import KubernetesNode, list_nodes
+from blocklist.managers.kubernetes.plan import OwnTaint, is_tainted
+from blocklist.managers.kubernetes.running import DEFAULT_TAINT
+from blocklist.managers.reconcile import ReconcileLoop
+from blocklist.managers.slurm import SlurmManager
+from blocklist.managers.yarn.manager import LabelManager
+from blocklist.managers.yarn.node_names import AddressNames
+from blocklist.managers.yarn.plan import MarkLabels
+from blocklist.managers.yarn.resource_manager import Access, ResourceManager
+from blocklist.model.listener import EMPTY_REPORT, ListenerRole, Registration, Report
+from blocklist.wire.listeners import AppliedBody, KnownNodeBody
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import RunningClock
 from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason, run_module
 from tests.integration.process import ServiceProcess, free_port, wait_until
+from tests.unit.test_kubernetes_manager import ScriptedApi, node_body, patched
+from tests.yarn.simulated import SimulatedYarn, serving
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
@@ -183,6 +209,188 @@ def is_alive(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+class FakeKubernetes:
+    """The nodes of an API server, which answers to lists of them and to patches."""
+
+    def __init__(self, names: Sequence[str], *_: object) -> None:
+        self.bodies = {name: node_body(name) for name in names}
+        scripted = ScriptedApi()
+        transport = httpx.MockTransport(self._answer)
+        scripted.api._clients.http = httpx.Client(transport=transport, base_url="http://api")
+        self._api, self._taint = scripted.api, OwnTaint(key=DEFAULT_TAINT, value="kubernetes")
+
+    def start(self) -> KubernetesManager:
+        return KubernetesManager(self._api, self, self._taint)
+
+    def nodes(self) -> Mapping[str, KubernetesNode]:
+        return list_nodes(self._api, self._taint.key)[0]
+
+    def missing(self) -> Mapping[str, KubernetesNode]:
+        return {}
+
+    def outage(self) -> None:
+        return None
+
+    def put(self, node: KubernetesNode) -> None:
+        pass
+
+    def marked(self) -> set[str]:
+        return {name for name, node in self.nodes().items() if is_tainted(node, self._taint)}
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"metadata": {"resourceVersion": "7"}, "items": [*self.bodies.values()]})
+        name = request.url.path.rpartition("/")[2]
+        if (after := patched(self.bodies[name], json.loads(request.content))) is None:
+            return httpx.Response(422, json={})
+        self.bodies[name] = after
+        return httpx.Response(200, json=after)
+
+
+class FakeYarn:
+    def __init__(self, names: Sequence[str], stack: ExitStack, *_: object) -> None:
+        yarn = SimulatedYarn(names)
+        self._url = stack.enter_context(serving(yarn))
+        self._stack = stack
+        self.marked = yarn.marked
+
+    def start(self) -> LabelManager:
+        stop = Stopping()
+        resource_manager = ResourceManager([self._url], Access(), stop, 60)
+        self._stack.callback(resource_manager.close)
+        return LabelManager(resource_manager, MarkLabels(), stop, AddressNames(stop), min_nodes=0)
+
+
+class FakeSlurm:
+    """What `scontrol` answers, and does."""
+
+    def __init__(
+        self, names: Sequence[str], _: ExitStack, __: Path, set_attribute: Callable[[str, object], None]
+    ) -> None:
+        self._reasons = dict.fromkeys(names, "")
+        set_attribute("blocklist.managers.slurm.run", self._run)
+
+    def start(self) -> SlurmManager:
+        return SlurmManager(["scontrol"], 60)
+
+    def marked(self) -> set[str]:
+        return {name for name, reason in self._reasons.items() if reason}
+
+    def _run(self, command: Sequence[str], **_: object) -> CommandOutput:
+        if command[1] == "update":
+            given = dict(word.split("=", 1) for word in command[2:])
+            for name in given["nodename"].split(","):
+                self._reasons[name] = given.get("reason", "")
+        lines = (
+            f"NodeName={name} Arch=x State=IDLE{'+DRAIN' if why else ''} CPUAlloc=0" + (f" Reason={why}" if why else "")
+            for name, why in self._reasons.items()
+        )
+        return CommandOutput(stdout="".join(f"{line}\n" for line in lines), stderr="", complete=True)
+
+
+class FakeCommand:
+    """A command of the exec manager that knows nodes by the names of its own system."""
+
+    def __init__(
+        self, names: Sequence[str], _: ExitStack, folder: Path, set_attribute: Callable[[str, object], None]
+    ) -> None:
+        self._names, self._marked, self._folder = names, set[str](), folder
+        set_attribute("blocklist.managers.exec.run", self._run)
+
+    def start(self) -> ExecManager:
+        return ExecManager(["command"], self._folder / "state", 60)
+
+    def marked(self) -> set[str]:
+        return self._marked
+
+    def _run(self, *_: object, stdin: bytes, **__: object) -> CommandOutput:
+        found = {it["id"]: {it["id"], *it.get("names", ())} & {*self._names} for it in json.loads(stdin)["blocked"]}
+        self._marked = {name for names in found.values() for name in names}
+        absent = [node_id for node_id, names in found.items() if not names]
+        return CommandOutput(stdout=json.dumps({"notHere": absent}), stderr="", complete=True)
+
+
+class Answering(ListenerSession):
+    """A session that keeps which nodes it has reported as not here; without `answers` no node can be looked up."""
+
+    answers = True
+    not_here: frozenset[str] = frozenset()
+
+    def known_node(self, node_id: str) -> KnownNodeBody:
+        if not self.answers:
+            raise UnavailableError("no answer")
+        return super().known_node(node_id)
+
+    def report(self, report: Report = EMPTY_REPORT, **more: Any) -> None:
+        self.not_here |= report.not_here or frozenset()
+        super().report(report, **more)
+
+
+@contextmanager
+def looping(manager: Any, session: Answering) -> Iterator[None]:
+    loop: ReconcileLoop[Any] = ReconcileLoop(manager, session, interval=1)
+    watch = WatchThread(session.open_watch, loop.wake)
+    thread = threading.Thread(target=loop.run, args=[watch])
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.stop()
+        thread.join(60)
+        watch.close()
+        session.close()
+
+
+@pytest.mark.parametrize("kind", [FakeKubernetes, FakeYarn, FakeSlurm, FakeCommand], ids=lambda kind: kind.__name__)
+def test_a_node_that_is_blocked_by_a_name_that_only_another_source_knows_is_here(
+    tmp_path: Path, start_in_process: StartInProcess, kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blocklist.client.names.REFRESH", 0.1)
+    monkeypatch.setattr("blocklist.client.names._RETRY", 0.1)
+    file = tmp_path / "nodes.csv"
+    file.write_text("id,names\nw7,rack1-u7\n")
+    service = start_in_process(clock=RunningClock(), nodes_file=str(file))
+
+    def session(start: str) -> Answering:
+        registration = Registration(id="manager", role=ListenerRole.RESOURCE_MANAGER, session=start)
+        return Answering(service.url, registration, interval=0.2)
+
+    with BlocklistClient(service.url) as client, ExitStack() as stack:
+        cluster = kind(["w7", "w8", "w9"], stack, tmp_path, monkeypatch.setattr)
+
+        def reported(condition: Callable[[AppliedBody], bool]) -> None:
+            wait_until(lambda: any(map(condition, client.status("rack1-u8").listeners)))
+
+        def is_applied(it: AppliedBody) -> bool:
+            return it.applied
+
+        def is_unknown(it: AppliedBody) -> bool:
+            return "has not said" in (it.pending_reason or "")
+
+        first = session("1")
+        with looping(cluster.start(), first):
+            for name in ("rack1-u7", "rack1-u8", "w9"):
+                client.block(name, "disk")
+            reported(lambda it: it.not_here)
+            wait_until(lambda: cluster.marked() == {"w7", "w9"})
+            assert first.not_here == {"rack1-u8"}
+            file.write_text("id,names\nw7,rack1-u7\nw8,rack1-u8\n")
+            wait_until(lambda: cluster.marked() == {"w7", "w8", "w9"})
+            reported(is_applied)
+
+        # The next process learns again what else these nodes are called: it frees none of them meanwhile.
+        client.unblock("w9")
+        again = session("2")
+        again.answers = False
+        with looping(cluster.start(), again):
+            reported(is_unknown)
+            assert cluster.marked() == {"w7", "w8", "w9"}
+            again.answers = True
+            wait_until(lambda: cluster.marked() == {"w7", "w8"})
+            reported(is_applied)
+        assert again.not_here == set()
 
 
 class TestOperators:

@@ -38,7 +38,15 @@ from blocklist.managers.kubernetes.plan import (
     is_tainted,
     make_plan,
 )
-from blocklist.managers.plan import DesiredState, ManagerError, NodeNames, NotDone, StepAction
+from blocklist.managers.plan import (
+    NO_OTHER_NAMES,
+    DesiredState,
+    ManagerError,
+    NodeNames,
+    NotDone,
+    OtherNames,
+    StepAction,
+)
 from blocklist.model.claims import Claim, author_claim
 from blocklist.model.reported_node import NodeFacts
 from tests.integration.process import wait_until
@@ -102,6 +110,7 @@ def plan_of(bodies: Sequence[Json], *blocks: BlockedNode, **options: Any) -> Kub
     nodes = {node.name: node for node in map(parsed, bodies)}
     names = NodeNames()
     names.update(node.facts for node in nodes.values())
+    names.others = options.pop("others", NO_OTHER_NAMES)
     desired = DesiredState(revision=1, nodes={each.id: each for each in blocks}, claims=options.pop("claims", {}))
     return make_plan(desired, nodes, names, OURS, **options)
 
@@ -189,6 +198,14 @@ class TestPlan:
     def test_a_short_name_means_all_nodes_with_it(self) -> None:
         plan = plan_of([node_body("n1.a"), node_body("n1.b")], block("n1"))
         assert [change.node.name for change in plan.changes] == ["n1.a", "n1.b"]
+
+    def test_no_node_is_freed_after_a_start_until_the_names_of_the_list_are_known(self) -> None:
+        bodies = [node_body(name, [OWN]) for name in ("w7", "w8")]
+        listed = block("rack1-u7")
+        unknown = plan_of(bodies, listed, others=OtherNames(known={}, since_start=["rack1-u7"]))
+        assert (unknown.changes, unknown.withheld, unknown.unresolved) == ((), ["w7", "w8"], ["rack1-u7"])
+        known = plan_of(bodies, listed, others=OtherNames(known={"rack1-u7": ["w7"]}, since_start=["rack1-u7"]))
+        assert [(change.node.name, change.ids) for change in known.changes] == [("w7", ("rack1-u7",)), ("w8", ())]
 
     def test_another_managers_taint_is_left_alone(self) -> None:
         plan = plan_of([node_body("n1", [FOREIGN])], block("n1"))

@@ -16,7 +16,16 @@ from blocklist.managers import slurm
 from blocklist.managers.command import CommandOutput
 from blocklist.managers.exec import ExecState
 from blocklist.managers.options import build_parser
-from blocklist.managers.plan import DesiredState, ManagerError, NotInForce, StepAction, absent, format_end
+from blocklist.managers.plan import (
+    DesiredState,
+    ManagerError,
+    NodeNames,
+    NotInForce,
+    OtherNames,
+    StepAction,
+    absent,
+    format_end,
+)
 from blocklist.managers.reconcile import registration_of
 from blocklist.managers.slurm import SlurmManager, SlurmNode
 from blocklist.model.listener import Report
@@ -78,7 +87,48 @@ def test_only_a_whole_inventory_tells_that_a_node_is_not_here(listed: str, missi
     assert ({*found.not_here}, {*found.pending}) == (({"n9"}, set()) if here else (set(), {"n9"}))
 
 
+@pytest.mark.parametrize(
+    ("others", "nodes", "ambiguous"),
+    [
+        (["i-7", "W7"], ["w7"], False),
+        (["10.0.0.8"], ["w8"], False),
+        (["10.0.0.7", "w7"], ["w7"], False),
+        (["10.0.0.7"], [], True),
+        (["w9"], [], True),
+        (["w5"], [], False),
+    ],
+)
+def test_an_id_that_no_node_has_means_the_node_of_another_name(
+    others: list[str], nodes: list[str], ambiguous: bool
+) -> None:
+    shared = ["10.0.0.7"]
+    names = NodeNames(
+        [
+            NodeFacts(id="w7", names=shared),
+            NodeFacts(id="w8", names=[*shared, "10.0.0.8"]),
+            NodeFacts(id="w9.a"),
+            NodeFacts(id="w9.b"),
+        ]
+    )
+    names.others = OtherNames(known={"rack1-u7": others, "w8": ["w7"]})
+    assert names.meant_by("rack1-u7") == nodes
+    assert (names.ambiguity("rack1-u7") is not None) is ambiguous
+    assert names.meant_by("w8") == ["w8"], "a node with this very name"
+
+
 class TestSlurm:
+    def test_no_node_is_freed_after_a_start_until_the_names_of_the_list_are_known(self) -> None:
+        current = [SlurmNode(name=it, states=DRAINED, reason=slurm.MARK) for it in ("w7", "w8")]
+        blocked = by_id(node("rack1-u7"))
+        names = NodeNames()
+        names.others = OtherNames(known={}, since_start=blocked)
+        plan = slurm.make_plan(blocked, current, names=names)
+        assert (plan.undrain, plan.withheld, plan.unresolved) == ((), ["w7", "w8"], ["rack1-u7"])
+        names.others = OtherNames(known={"rack1-u7": ["w7"]}, since_start=blocked)
+        assert slurm.make_plan(blocked, current, names=names).undrain == ("w8",)
+        names.others = OtherNames(known={})
+        assert slurm.make_plan(blocked, current, names=names).undrain == ("w7", "w8"), "no former process had the block"
+
     def test_a_name_or_an_address_that_nodes_share_is_not_said_to_be_elsewhere(self) -> None:
         current = [SlurmNode(name=it, states=IDLE, names=["10.0.0.7", f"host-{it}"]) for it in ("n1", "n2")]
         plan = slurm.make_plan(by_id(node("10.0.0.7"), node("HOST-n2.a"), node("n3")), current)
@@ -390,6 +440,18 @@ class TestExec:
             ],
             "blocked": [two],
         }
+
+    def test_the_command_reads_what_else_a_node_is_called_and_is_not_run_before(self, tmp_path: Path) -> None:
+        state = tmp_path / "state"
+        manager = exec_manager.ExecManager(["tee", str(tmp_path / "plan")], state, 60)
+        desired = DesiredState(revision=7, nodes=by_id(node("rack1-u7")))
+        unknown = OtherNames(known={}, since_start=desired.nodes)
+        with pytest.raises(ManagerError, match=r"is not run yet: .* node rack1-u7"):
+            manager.apply(manager.plan(replace(desired, others=unknown)))
+        assert not state.exists()
+        manager.apply(manager.plan(replace(desired, others=OtherNames(known={"rack1-u7": ["w7"]}))))
+        assert '"id":"rack1-u7","names":["w7"]' in (tmp_path / "plan").read_text()
+        assert exec_manager.parse_state(state.read_bytes(), state).nodes == desired.nodes
 
 
 @pytest.mark.parametrize(

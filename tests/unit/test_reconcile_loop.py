@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from blocklist.client import names
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
 from blocklist.managers import reconcile
@@ -17,8 +18,10 @@ from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, Not
 from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot
 from blocklist.model.draft import BlocklistTracker
+from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.listener import Report
 from blocklist.model.node import PERMANENT, Backoff, BlockAction, BlockedNode
+from blocklist.wire.listeners import KnownNodeBody
 from tests.integration.process import wait_until
 
 NODE = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="disk")
@@ -46,10 +49,14 @@ class Session:
 
     fenced = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, answers: bool = True) -> None:
         self.clock = self
+        self.answers = answers
         self.reports: list[tuple[Mapping[str, str] | None, int | None]] = []
         self.not_here: list[set[str]] = []
+
+    def known_node(self, node_id: str) -> KnownNodeBody:
+        raise NotFoundError(f"Nobody reports {node_id}.") if self.answers else UnavailableError("no answer")
 
     def now(self) -> int:
         return 1
@@ -73,8 +80,8 @@ class Watch:
 
 
 @contextmanager
-def running(manager: Manager, interval: float = 0.01) -> Iterator[Session]:
-    session = Session()
+def running(manager: Manager, interval: float = 0.01, *, answers: bool = True) -> Iterator[Session]:
+    session = Session(answers=answers)
     loop = ReconcileLoop(manager, cast("ListenerSession", session), interval=interval)
     thread = threading.Thread(target=loop.run, args=[cast("WatchThread", Watch())])
     thread.start()
@@ -95,6 +102,27 @@ def test_that_a_node_is_here_now_is_reported_before_its_block_is_applied() -> No
         wait_until(lambda: len(session.reports) >= 3)
     assert session.not_here[:3] == [{"n1"}, set(), set()]
     assert session.reports[:3] == [({}, 7), ({"n1": "Node n1 is here now: its block is being applied."}, None), ({}, 7)]
+
+
+def test_while_the_service_does_not_say_what_else_a_node_is_called_it_is_not_said_to_be_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Elsewhere(Manager):
+        def plan(self, desired: DesiredState) -> ManagerPlan:
+            unresolved = desired.others.unresolved(["n1"])
+            absent = NotInForce(not_here=frozenset({"n1"}))
+            withheld = ["w7"] if unresolved else []
+            return ManagerPlan(not_in_force=absent, unmatched=["n1"], withheld=withheld, unresolved=unresolved)
+
+    monkeypatch.setattr(names, "_RETRY", 0.01)
+    why = "Not known to be in force: the service has not said yet what else it calls node n1."
+    with running(Elsewhere(), answers=False) as session:
+        wait_until(lambda: len(session.reports) >= 3)
+        assert {str(report) for report in session.reports} == {str(({"n1": why}, None))}, "nothing is acknowledged"
+        assert not any(session.not_here)
+        session.answers = True
+        wait_until(lambda: session.not_here[-1] == {"n1"})
+        assert session.reports[-1] == ({}, 7)
 
 
 def test_after_a_failure_no_node_is_said_to_be_elsewhere() -> None:

@@ -26,11 +26,12 @@ class ExcludeScript:
         self._folder = folder
         self._notes = folder / "notes"
 
-    def run(self, yarn: SimulatedYarn, *blocked: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(self, yarn: SimulatedYarn, *blocked: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         command = self._folder / "yarn"
         command.write_text(f'#!/bin/sh\necho "$@" | tee -a {self._notes}\nexit {self.code}\n')
         command.chmod(0o755)
-        plan = {"revision": 1, "steps": [], "blocked": [{"id": name, "action": action} for name, action in blocked]}
+        nodes = [{"id": it[0], "action": it[1], "names": it[2:]} for it in blocked]
+        plan = {"revision": 1, "steps": [], "blocked": nodes}
         with serving(yarn) as url:
             return subprocess.run(
                 [self._path, url, str(self.file)],
@@ -53,7 +54,7 @@ def script(tmp_path: Path) -> ExcludeScript:
 
 def test_the_file_has_the_names_of_yarn_and_what_yarn_does_not_know_is_not_here(script: ExcludeScript) -> None:
     yarn = SimulatedYarn(["w1.a", "w2.a", "w2.b", "w3.a"])
-    done = script.run(yarn, ("W1", MARK), ("w1.A", EVACUATE), ("w2", MARK), ("nosuch", MARK))
+    done = script.run(yarn, ("W1", MARK), ("u1", EVACUATE, "10.0.0.1", "w1.a"), ("w2", MARK, "w3.a"), ("nosuch", MARK))
     assert (done.returncode, done.stdout) == (0, '{"notHere": ["nosuch"]}\n'), done.stderr
     assert script.file.read_text().splitlines()[2:-1] == [
         "<host><name>w1.a</name><timeout>0</timeout></host>",

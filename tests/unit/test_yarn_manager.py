@@ -14,6 +14,7 @@ import pytest
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.command import StoppedError, Stopping
 from blocklist.managers.plan import DesiredState, ManagerError, NotInForce
+from blocklist.managers.reconcile import carry_out
 from blocklist.managers.yarn import manager as yarn_manager
 from blocklist.managers.yarn import resource_manager as resource_manager_module
 from blocklist.managers.yarn.manager import LabelManager
@@ -75,7 +76,7 @@ def managing(
 def apply(manager: LabelManager, *node_ids: str, action: BlockAction = MARK) -> dict[str, str]:
     """What is not in force then."""
     plan = manager.plan(desired(*node_ids, action=action))
-    found = plan.not_in_force | manager.apply(plan)
+    found = carry_out(manager, plan)
     return {**found.refused, **found.pending}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.command import StoppedError, Stopping
+from blocklist.managers.plan import OtherNames
 from blocklist.managers.yarn import node_names
 from blocklist.managers.yarn.node_names import AddressNames, Blocks, UnresolvedError, confirmed_names, resolve
 
@@ -50,6 +51,33 @@ class TestResolve:
         found = blocks_of(block("w1"), block("w1.a", EVACUATE), hosts=["w1.a"])
         assert found.by_host["w1.a"].action is EVACUATE
         assert found.ids == {"w1.a": ["w1", "w1.a"]}
+
+    @pytest.mark.parametrize(
+        ("others", "hosts", "refused"),
+        [
+            (["W7.a", "10.0.0.9"], ["w7.a"], []),
+            (["w7", "i-7"], [], ["rack1-u7"]),
+            (["w7", "w7.a"], ["w7.a"], []),
+            ([ADDRESS], ["w8.a"], []),
+        ],
+    )
+    def test_an_id_that_means_no_host_means_that_of_another_name(
+        self, others: Collection[str], hosts: list[str], refused: list[str]
+    ) -> None:
+        addresses = {ADDRESS: ["w8.a"], "10.0.0.9": []}
+        blocked = {it: block(it) for it in ("rack1-u7", "w8.b")}
+        names = OtherNames(known={"rack1-u7": others, "w8.b": ["w7.b"]})
+        found = resolve(blocked, ["w7.a", "w7.b", "w8.a", "w8.b"], addresses.__getitem__, names)
+        assert [host for host, ids in found.ids.items() if "rack1-u7" in ids] == hosts
+        assert list(found.refused) == refused
+        assert found.ids["w8.b"] == ["w8.b"]
+
+    def test_an_address_of_another_cluster_without_an_answer_withholds_no_host(self) -> None:
+        def fails(address: str) -> Collection[str]:
+            raise UnresolvedError(address, since_start=True)
+
+        found = resolve({"k8s-7": block("k8s-7")}, ["w1"], fails, OtherNames(known={"k8s-7": [ADDRESS]}))
+        assert (list(found.pending), list(found.unresolved)) == (["k8s-7"], [])
 
     @pytest.mark.parametrize(
         ("name", "hosts"),
@@ -101,7 +129,8 @@ class TestUnresolved:
             blocks = self.plan(names, block(ADDRESS))
             assert blocks.unresolved == [ADDRESS]
             assert blocks.pending == {
-                ADDRESS: f"Not known to be in force: the resolver does not answer for address {ADDRESS}."
+                ADDRESS: f"Not known to be in force: the resolver does not answer for address {ADDRESS}. Repair it, or"
+                " block the node by its name instead."
             }
         resolver.names = ["w1.a"]
         blocks = self.plan(names, block(ADDRESS))

@@ -198,6 +198,7 @@ class KubernetesManager:
     def plan(self, desired: DesiredState) -> KubernetesPlan:
         nodes, missing = self._source.nodes(), self._source.missing()
         self._names.update(node.facts for node in [*nodes.values(), *missing.values()])
+        self._names.others = desired.others
         self._require_connection(desired)
         desired = replace(desired, claims={**self._known_authors(), **desired.claims})
         plan = make_plan(

@@ -265,6 +265,8 @@ def make_plan(
     not_known = _not_known(targets, missing, taint, reason_of_missing)
     # That there are no nodes may be so, as in a cluster that grows when it has work; it says nothing about a node.
     others = absent("Kubernetes", unmatched, nodes, missing)
+    unresolved = names.others.unresolved(unmatched)
+    withheld: list[str] = []
     changes: list[NodeChange] = []
     steps: list[PlanStep] = []
     drifted: dict[str, str] = {}
@@ -273,6 +275,9 @@ def make_plan(
         mark = None if target is None else target.mark
         found = assess(node, mark, taint, was_tainted=node.uid in tainted)
         if found.condition is Condition.AS_WANTED:
+            continue
+        if target is None and unresolved:
+            withheld.append(name)
             continue
         reason = reason_of(node, found, mark, taint)
         if found.condition is Condition.DRIFTED:
@@ -309,6 +314,9 @@ def make_plan(
         changes=tuple(changes),
         evacuated={name: each.ids for name, each in targets.items() if evacuates(each.block) and name in nodes},
         drifted=drifted,
+        unmatched=unmatched,
+        withheld=withheld,
+        unresolved=unresolved,
     )
 
 

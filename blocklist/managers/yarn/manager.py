@@ -22,7 +22,7 @@ from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
 from blocklist.managers.command import StoppedError, Stopping
 from blocklist.managers.plan import DesiredState, ListedNodes, ManagerError, NotDone, NotInForce
-from blocklist.managers.yarn.node_names import AddressNames, Blocks, resolve, withheld_message
+from blocklist.managers.yarn.node_names import AddressNames, Blocks, resolve
 from blocklist.managers.yarn.plan import (
     DEFAULT_LABEL,
     Capacity,
@@ -88,7 +88,7 @@ class LabelManager:
             state = self._read()
         self._names.begin()
         missing = self._not_listed(state)
-        blocks = resolve(desired.nodes, self._known_hosts(state) | missing.keys(), self._names)
+        blocks = resolve(desired.nodes, self._known_hosts(state) | missing.keys(), self._names, desired.others)
         plan = self._make_plan(blocks, state, missing, {})
         if self._names.looked_up or plan.evacuate:
             masters = self._masters() if plan.evacuate else {}
@@ -141,8 +141,6 @@ class LabelManager:
         for name, it in found.items():
             not_in_force |= it.for_ids(plan.ids.get(host_of(name), ()))
         not_freed = [it.why for name, it in found.items() if host_of(name) not in plan.ids]
-        if plan.withheld:
-            not_freed.append(withheld_message(plan.withheld, plan.unresolved))
         if not_freed:
             # The list is not in force, but what is known of each block stays true.
             raise ManagerError(not_freed[0], known=plan.not_in_force | not_in_force)

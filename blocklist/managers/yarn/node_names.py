@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from blocklist.managers.command import Stopping
-from blocklist.managers.plan import merged_block
+from blocklist.managers.plan import NO_OTHER_NAMES, OtherNames, meant_otherwise, merged_block
 from blocklist.model.names import NameSet, normalize_address, normalize_name
 from blocklist.model.node import BlockedNode
 
@@ -31,7 +31,11 @@ class UnresolvedError(Exception):
     """
 
     def __init__(self, address: str, *, since_start: bool) -> None:
-        super().__init__(f"Not known to be in force: the resolver does not answer for address {address}.")
+        super().__init__(
+            f"Not known to be in force: the resolver does not answer for address {address}. Repair it, or block the"
+            " node by its name instead."
+        )
+        self.address = address
         self.since_start = since_start
 
 
@@ -39,53 +43,95 @@ class UnresolvedError(Exception):
 class Blocks:
     """The blocked hosts: `by_host` has one block for each, `ids` the ids on the list that mean it.
 
-    `unmatched` are the ids that mean no host of YARN, `pending` those of which that is not known. While there are
-    `unresolved` addresses no host may be freed: it may be the one that such an address means.
+    `unmatched` are the ids that mean no host of YARN, `refused` those that may mean several, `pending` those of which
+    that is not known. While there are `unresolved` ids no host may be freed: it may be the one that such an id means.
     """
 
     by_host: Mapping[str, BlockedNode] = field(default_factory=dict)
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     pending: Mapping[str, str] = field(default_factory=dict)
     unmatched: Collection[str] = ()
     unresolved: Sequence[str] = ()
 
 
-def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: NamesOf) -> Blocks:
+def resolve(
+    blocked: Mapping[str, BlockedNode],
+    hosts: Iterable[str],
+    names_of: NamesOf,
+    others: OtherNames = NO_OTHER_NAMES,
+) -> Blocks:
     """Match ids with hosts: in any case, short or full; an address also by the names that it has in the network.
 
     Such a name means the host that has it, or whose name is its first label; not all hosts of which it is the first.
+    An id that means none by itself means the hosts that have one of the `others` of it.
     """
-    looked_up: dict[str, Collection[str]] = {}
-    index = NameSet(hosts, lambda name: looked_up.get(name, ()))
+    matcher = _HostNames(hosts, names_of)
     ids: defaultdict[str, list[str]] = defaultdict(list)
     unmatched: set[str] = set()
+    refused: dict[str, str] = {}
     pending: dict[str, str] = {}
     unresolved = []
     for node_id in sorted(blocked):
-        found = set(index.matching(node_id))
-        address = normalize_address(node_id)
-        if not found and address is not None:
-            try:
-                looked_up[node_id] = {normalize_name(name) for name in names_of(address)}
-            except UnresolvedError as error:
-                pending[node_id] = str(error)
-                unresolved += [node_id] if error.since_start else []
-                continue
-            found = set(index.matching(node_id))
+        try:
+            found, ambiguity = matcher.hosts_of(node_id, others.of(node_id))
+        except UnresolvedError as error:
+            pending[node_id] = str(error)
+            unresolved += [node_id] if error.since_start else []
+            continue
         for host in found:
             ids[host].append(node_id)
-        if not found:
+        if ambiguity is not None:
+            refused[node_id] = ambiguity
+        elif not found:
             unmatched.add(node_id)
-    merged = {host: merged_block(host, (blocked[node_id] for node_id in its)) for host, its in ids.items()}
-    return Blocks(by_host=merged, ids=dict(ids), pending=pending, unmatched=unmatched, unresolved=unresolved)
-
-
-def withheld_message(hosts: Sequence[str], unresolved: Sequence[str]) -> str:
-    """Why these hosts, which no name on the list means, are not freed."""
-    return (
-        f"Node {hosts[0]} is not freed, nor any other: it may be the one that {unresolved[0]} on the list means, for"
-        " which the resolver of this machine does not answer. Repair it, or block the node by its name instead."
+    return Blocks(
+        by_host={host: merged_block(host, (blocked[node_id] for node_id in its)) for host, its in ids.items()},
+        ids=dict(ids),
+        refused=refused,
+        pending=pending,
+        unmatched=unmatched,
+        unresolved=[*unresolved, *others.unresolved(unmatched)],
     )
+
+
+class _HostNames:
+    """The hosts by their names, and by those of their addresses that were looked up."""
+
+    def __init__(self, hosts: Iterable[str], names_of: NamesOf) -> None:
+        self._names_of = names_of
+        self._looked_up: dict[str, Collection[str]] = {}
+        self._index = NameSet(hosts, lambda name: self._looked_up.get(name, ()))
+
+    def hosts_of(self, node_id: str, others: Collection[str]) -> tuple[set[str], str | None]:
+        """The hosts that an id means; if none, why not, if one of its `others` is a name of several.
+
+        Raises UnresolvedError, if that would decide.
+        """
+        result = self._known(node_id, others)
+        if any(result):
+            return result
+        self._look_up(node_id)
+        unresolved = None
+        for name in others:
+            try:
+                self._look_up(name)
+            except UnresolvedError as error:
+                # Nodes of other clusters have addresses too: for these, no host of this one is withheld.
+                unresolved = UnresolvedError(error.address, since_start=False)
+        result = self._known(node_id, others)
+        if unresolved is not None and not any(result):
+            raise unresolved
+        return result
+
+    def _look_up(self, name: str) -> None:
+        if (address := normalize_address(name)) is not None:
+            self._looked_up[name] = {normalize_name(each) for each in self._names_of(address)}
+
+    def _known(self, node_id: str, others: Collection[str]) -> tuple[set[str], str | None]:
+        if found := set(self._index.matching(node_id)):
+            return found, None
+        return meant_otherwise(others, lambda name: {*self._index.matching(name)})
 
 
 # The host names of addresses, from the resolver of this machine, which may be slow.

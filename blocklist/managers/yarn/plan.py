@@ -325,8 +325,7 @@ class LabelPlan(ManagerPlan):
 
     `restore` has the resources that an interrupted evacuation has left to restore, `evacuate` the ids of NodeManagers
     with containers on `evacuated`, the hosts to evacuate. `ids` maps each host that is to be marked to the ids that
-    mean it. `withheld` are marked hosts that no known name on the list means, and that are not freed: `unresolved`
-    addresses may mean them.
+    mean it.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -335,8 +334,6 @@ class LabelPlan(ManagerPlan):
     evacuate: tuple[str, ...] = ()
     evacuated: frozenset[str] = frozenset()
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    withheld: tuple[str, ...] = ()
-    unresolved: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -368,7 +365,7 @@ def make_plan(
     At least `min_nodes` hosts stay in service. `masters` are the applications whose ApplicationMaster runs on a node.
     """
     hosts = state.by_host()
-    changes = _Changes()
+    changes = _Changes(refused=dict(blocks.refused))
     # A label on the host is in force although its NodeManagers are not listed.
     unlisted = {host: blocks.ids.get(host, ()) for host in missing if host not in hosts}
     pending = {node_id: reason_of_missing(host) for host, ids in unlisted.items() for node_id in ids}
@@ -392,6 +389,8 @@ def make_plan(
         evacuated=frozenset(host for host in changes.ids if evacuates(blocks.by_host[host])),
         ids=changes.ids,
         withheld=tuple(changes.withheld),
+        # A resolver that does not answer is not needed for what the service has another name of.
+        unmatched={*blocks.unmatched, *blocks.pending},
         unresolved=blocks.unresolved,
     )
 
