@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
@@ -198,18 +199,39 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-# Collectors: metrics that are read from the parts of the service when Prometheus scrapes.
+@dataclass(eq=False, kw_only=True, slots=True)
+class ServiceMetrics(Collector):
+    """What is read from the parts of the service when Prometheus scrapes. `fast_puts` are PUTs by status."""
 
+    view: ListView
+    feed: ChangeFeed
+    clock_offset: ClockOffset | None
+    fast_puts: Mapping[int, int]
+    handler: BlocklistHandler
+    directory: ListenerDirectory
+    writer: ListenerWriter
+    pusher: Pusher
+    evidence: EvidenceStore
+    evidence_blocker: EvidenceBlocker
+    drift: DriftMonitor
+    task_health: TaskHealth
+    alert_blocker: AlertBlocker
 
-class ListMetrics(Collector):
-    """The list, its readers and its database."""
+    def collect(self) -> Iterator[Metric]:
+        yield from self._list()
+        yield from self._clock()
+        yield from self._fast_path()
+        yield GaugeMetricFamily(
+            "blocklist_queued_changes", "Number of change requests queued for the database.", self.handler.queue_length
+        )
+        yield from self._listeners()
+        yield from self._evidence()
+        yield from self._drift()
+        yield from self._tasks()
+        yield from self._alertmanager()
 
-    def __init__(self, view: ListView, feed: ChangeFeed) -> None:
-        self._view = view
-        self._feed = feed
-
-    def collect(self) -> Iterable[Metric]:
-        view = self._view
+    def _list(self) -> Iterator[Metric]:
+        view = self.view
         blocked = len(view.tracker.blocked(view.clock()))
         # FLIP-224, Metrics: the name is Flink's, not Prometheus's.
         yield GaugeMetricFamily("numBlockedNodes", "Number of nodes that are blocked now.", blocked)
@@ -222,103 +244,65 @@ class ListMetrics(Collector):
             "Time since the last successful transaction before an outage, else 0.",
             view.age() or 0,
         )
-        yield GaugeMetricFamily("blocklist_watches", "Number of open watch streams.", self._feed.open_watches)
+        yield GaugeMetricFamily("blocklist_watches", "Number of open watch streams.", self.feed.open_watches)
         reads = CounterMetricFamily("blocklist_list_reads", "Responses to GET /blocklist.", labels=["path"])
         reads.add_metric(["fast"], view.fast_reads)
         reads.add_metric(["route"], view.route_reads)
         yield reads
 
-
-class ClockMetrics(Collector):
-    """The clock of this machine: 0 if the database uses the same; without a sample while the difference is unknown."""
-
-    def __init__(self, offset: ClockOffset | None) -> None:
-        self._offset = offset
-
-    def collect(self) -> Iterable[Metric]:
+    def _clock(self) -> Iterator[Metric]:
+        """0 if the database uses this clock; without a sample while the difference is unknown."""
         gauge = GaugeMetricFamily(
             "blocklist_clock_offset_seconds", "This machine's clock minus the database's.", labels=[]
         )
-        seconds = 0.0 if self._offset is None else self._offset.seconds
+        seconds = 0.0 if self.clock_offset is None else self.clock_offset.seconds
         if seconds is not None:
             gauge.add_metric([], seconds)
         yield gauge
 
-
-class FastPathMetrics(Collector):
-    """Requests that are served below the routes: counted there by status, because labels would cost time."""
-
-    def __init__(self, view: ListView, puts: Mapping[int, int]) -> None:
-        self._view = view
-        self._puts = puts
-
-    def collect(self) -> Iterable[Metric]:
+    def _fast_path(self) -> Iterator[Metric]:
+        """Requests that are served below the routes: counted there by status, because labels would cost time."""
         requests = CounterMetricFamily(
             "blocklist_fast_requests",
             "Requests served on the fast path; their durations are not measured.",
             labels=["route", "method", "status"],
         )
         # 304 is counted as 2xx: to tell them apart would cost each read some time.
-        requests.add_metric(["/blocklist", "GET", "2xx"], self._view.fast_reads)
-        requests.add_metric(["/blocklist/table", "GET", "2xx"], self._view.table.fast_reads)
+        requests.add_metric(["/blocklist", "GET", "2xx"], self.view.fast_reads)
+        requests.add_metric(["/blocklist/table", "GET", "2xx"], self.view.table.fast_reads)
         classes = Tally({"2xx": 0, "4xx": 0, "5xx": 0})
-        for status, count in self._puts.items():
+        for status, count in self.fast_puts.items():
             classes[f"{status // 100}xx"] += count
         for status_class, count in sorted(classes.items()):
             requests.add_metric(["/blocklist/nodes/{node_id}", "PUT", status_class], count)
         yield requests
 
-
-class QueueMetrics(Collector):
-    """The queue of changes."""
-
-    def __init__(self, handler: BlocklistHandler) -> None:
-        self._handler = handler
-
-    def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
-            "blocklist_queued_changes", "Number of change requests queued for the database.", self._handler.queue_length
-        )
-
-
-class ListenerMetrics(Collector):
-    """The listeners, their lag, and the pushes to them."""
-
-    def __init__(
-        self, view: ListView, feed: ChangeFeed, directory: ListenerDirectory, writer: ListenerWriter, pusher: Pusher
-    ) -> None:
-        self._view = view
-        self._feed = feed
-        self._directory = directory
-        self._writer = writer
-        self._pusher = pusher
-
-    def collect(self) -> Iterable[Metric]:
-        now = self._view.clock()
-        lease_time = self._directory.lease_time()
-        count = Tally((entry.listener.role, entry.is_live(lease_time)) for entry in self._directory.entries)
+    def _listeners(self) -> Iterator[Metric]:
+        now = self.view.clock()
+        lease_time = self.directory.lease_time()
+        count = Tally((entry.listener.role, entry.is_live(lease_time)) for entry in self.directory.entries)
         listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
         for role in ListenerRole:
             for live, state in ((True, "live"), (False, "lapsed")):
                 listeners.add_metric([role.value, state], count[role, live])
         yield listeners
         yield from self._lags(now)
-        yield GaugeMetricFamily("blocklist_task_managers", "Reported TaskManagers.", len(self._view.task_managers))
+        yield GaugeMetricFamily("blocklist_task_managers", "Reported TaskManagers.", len(self.view.task_managers))
         yield CounterMetricFamily(
-            "blocklist_leases_expired", "Listener leases that expired.", self._writer.expired_leases
+            "blocklist_leases_expired", "Listener leases that expired.", self.writer.expired_leases
         )
         pushes = CounterMetricFamily("blocklist_pushes", "Pushes sent, empty ones included.", labels=["outcome"])
-        pushes.add_metric(["delivered"], self._pusher.sent)
-        pushes.add_metric(["failed"], self._pusher.failed)
+        pushes.add_metric(["delivered"], self.pusher.sent)
+        pushes.add_metric(["failed"], self.pusher.failed)
         yield pushes
 
-    def _lags(self, now: int) -> Iterable[Metric]:
-        live, revision = self._directory.live(), self._view.tracker.revision
+    def _lags(self, now: int) -> Iterator[Metric]:
+        live, revision = self.directory.live(), self.view.tracker.revision
         behind = max((revision - (entry.listener.acked or 0) for entry in live), default=0)
         yield GaugeMetricFamily(
             "blocklist_listener_lag_revisions", "Largest number of revisions not applied by a live listener.", behind
         )
-        lags = [(entry.listener.role, entry.lag_ms(self._feed, now)) for entry in live]
+        lags = [(entry.listener.role, entry.lag_ms(self.feed, now)) for entry in live]
         yield GaugeMetricFamily(
             "blocklist_listener_lag_seconds",
             "Age of the oldest change not applied by a live listener.",
@@ -332,17 +316,8 @@ class ListenerMetrics(Collector):
             late.add_metric([role.value], count[role])
         yield late
 
-
-class EvidenceMetrics(Collector):
-    """Evidence from applications, and the blocks made from it."""
-
-    def __init__(self, evidence: EvidenceStore, blocker: EvidenceBlocker, clock: Callable[[], int]) -> None:
-        self._evidence = evidence
-        self._blocker = blocker
-        self._clock = clock
-
-    def collect(self) -> Iterable[Metric]:
-        assessed = self._evidence.assess(self._clock())
+    def _evidence(self) -> Iterator[Metric]:
+        assessed = self.evidence.assess(self.view.clock())
         count = Tally((each.evidence.finding.kind, each.ignored_reason is None) for each in assessed)
         evidence = GaugeMetricFamily(
             "blocklist_evidence",
@@ -354,65 +329,43 @@ class EvidenceMetrics(Collector):
                 evidence.add_metric([kind.value, str(believed).lower()], count[kind, believed])
         yield evidence
         yield CounterMetricFamily(
-            "blocklist_evidence_blocks", "Nodes blocked because of evidence.", self._blocker.nodes_blocked
+            "blocklist_evidence_blocks", "Nodes blocked because of evidence.", self.evidence_blocker.nodes_blocked
         )
 
-
-class DriftMetrics(Collector):
-    """Nodes that are not as the list says; without a value before the first observation."""
-
-    def __init__(self, monitor: DriftMonitor) -> None:
-        self._monitor = monitor
-
-    def collect(self) -> Iterable[Metric]:
+    def _drift(self) -> Iterator[Metric]:
+        """Nodes that are not as the list says; without a value before the first observation."""
         drift = GaugeMetricFamily(
             "blocklist_drift_nodes",
             "Nodes that are not as the list says, by what differs (GET /drift).",
             labels=["kind"],
         )
-        if (latest := self._monitor.latest) is not None:
+        if (latest := self.drift.latest) is not None:
             count = Tally(kind for _, kind in {(each.node, each.kind) for each in latest.drift})
             for kind in DriftKind:
                 drift.add_metric([kind.value], count[kind])
         yield drift
 
-
-class TaskMetrics(Collector):
-    """Background tasks that failed and were restarted."""
-
-    def __init__(self, task_health: TaskHealth, pusher: Pusher) -> None:
-        self._task_health = task_health
-        self._pusher = pusher
-
-    def collect(self) -> Iterable[Metric]:
+    def _tasks(self) -> Iterator[Metric]:
         restarts = CounterMetricFamily(
             "blocklist_background_task_restarts",
             "Restarts of background tasks after an unexpected error.",
             labels=["task"],
         )
-        for task, number in sorted(self._task_health.restarts.items()):
+        for task, number in sorted(self.task_health.restarts.items()):
             restarts.add_metric([task], number)
-        restarts.add_metric(["pushes"], self._pusher.restarts)
+        restarts.add_metric(["pushes"], self.pusher.restarts)
         yield restarts
 
-
-# Metrics of Alertmanager's posts.
-
-
-class AlertmanagerMetrics(Collector):
-    """Reads the counts of AlertBlocker at each scrape."""
-
-    def __init__(self, blocks: AlertBlocker) -> None:
-        self._blocks = blocks
-
-    def collect(self) -> Iterable[Metric]:
+    def _alertmanager(self) -> Iterator[Metric]:
         alerts = CounterMetricFamily(
             "blocklist_alertmanager_alerts", "Alerts in posts, by outcome.", labels=["outcome"]
         )
         for outcome in AlertOutcome:
-            alerts.add_metric([outcome.value], self._blocks.alerts[outcome])
+            alerts.add_metric([outcome.value], self.alert_blocker.alerts[outcome])
         yield alerts
-        yield CounterMetricFamily("blocklist_alertmanager_posts", "Processed posts.", self._blocks.posts)
+        yield CounterMetricFamily("blocklist_alertmanager_posts", "Processed posts.", self.alert_blocker.posts)
         yield CounterMetricFamily(
-            "blocklist_alertmanager_truncated", "Alerts that Alertmanager omitted from posts.", self._blocks.truncated
+            "blocklist_alertmanager_truncated",
+            "Alerts that Alertmanager omitted from posts.",
+            self.alert_blocker.truncated,
         )

@@ -27,18 +27,7 @@ from app.listeners.replication import ListenerReader, ListenerWriter, PushOwners
 from app.listeners.reports import KnownNodes, ListenerQuota, NodesFile
 from app.listeners.state import ListenerDirectory, UsableNodes
 from app.logs import ChangeLogWriter, isolated
-from app.metrics import (
-    AlertmanagerMetrics,
-    ClockMetrics,
-    DriftMetrics,
-    EvidenceMetrics,
-    FastPathMetrics,
-    ListenerMetrics,
-    ListMetrics,
-    Metrics,
-    QueueMetrics,
-    TaskMetrics,
-)
+from app.metrics import Metrics, ServiceMetrics
 from app.net.addresses import Networks
 from app.net.urls import make_senders
 from app.notices.notifier import Notifier, Target
@@ -182,18 +171,23 @@ class Service:
         self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
         self.stream_quota = StreamQuota(settings.max_waits_per_client)
 
-        for collector in (
-            ListMetrics(self.view, self.feed),
-            ClockMetrics(store.clock_offset),
-            FastPathMetrics(self.view, metrics.fast_puts),
-            QueueMetrics(self.handler),
-            ListenerMetrics(self.view, self.feed, self.directory, self._listener_writer, self._pusher),
-            EvidenceMetrics(self.evidence, self._evidence_blocker, clock),
-            DriftMetrics(self.drift),
-            AlertmanagerMetrics(self.alert_blocker),
-            TaskMetrics(self.task_health, self._pusher),
-        ):
-            metrics.register(collector)
+        metrics.register(
+            ServiceMetrics(
+                view=self.view,
+                feed=self.feed,
+                clock_offset=store.clock_offset,
+                fast_puts=metrics.fast_puts,
+                handler=self.handler,
+                directory=self.directory,
+                writer=self._listener_writer,
+                pusher=self._pusher,
+                evidence=self.evidence,
+                evidence_blocker=self._evidence_blocker,
+                drift=self.drift,
+                task_health=self.task_health,
+                alert_blocker=self.alert_blocker,
+            )
+        )
 
     def _make_notices(self, ownership: PushOwnership) -> Notifier | None:
         settings, metrics = self.settings, self.metrics
