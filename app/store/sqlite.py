@@ -16,8 +16,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import IntEnum
 from errno import EACCES, EAGAIN, ELOOP
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, Final, Self, TypeVar
 
 import structlog
@@ -48,7 +47,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 READERS: Final = 2
 _DATABASE_ERRORS: Final = (DBAPIError, sqlite3.Error, DatabaseFileError)
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class SqliteStore(Store):
@@ -65,7 +63,7 @@ class SqliteStore(Store):
         self._write_engine = make_engine(url)
         self._read_engine = make_engine(url, readers=READERS)
         self._connection: Connection | None = None
-        self._writer_thread = WriterThread("store-writer")
+        self._writer_thread = ThreadPoolExecutor(1, "store-writer")
         self._reader_threads = ThreadPoolExecutor(READERS, "store-reader")
 
     async def prepare(self) -> None:
@@ -76,7 +74,7 @@ class SqliteStore(Store):
         await self._compare_with_head_file()
 
     async def close(self) -> None:
-        self._writer_thread.close()
+        self._writer_thread.shutdown()
         self._reader_threads.shutdown()
         if self._connection is not None:
             self._connection.close()
@@ -140,7 +138,7 @@ class SqliteStore(Store):
 
     async def _run_in_writer(self, function: Callable[[], T]) -> T:
         try:
-            result = await self._writer_thread.run(function)
+            result = await asyncio.get_running_loop().run_in_executor(self._writer_thread, function)
         except _DATABASE_ERRORS as error:
             self.breaker.record_failure(error)
             raise to_unavailable(error) from error
@@ -284,58 +282,6 @@ def _write_changes(connection: Connection, new: Sequence[Change], after: int, au
         _UPSERT_BLOCKS.run_many(connection, automatic.blocks)
         _DELETE_BLOCKS.run_many(connection, [(revision,) for revision in automatic.removed])
         _UPSERT_DISMISSALS.run_many(connection, automatic.dismissals)
-
-
-class WriterThread:
-    """Runs functions in the order of the calls of `run`.
-
-    An executor of one thread would do, but needs two chained futures for each call: a fifth of the CPU time of a small
-    commit.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._closed = False
-        self._thread = Thread(target=self._loop, name=name, daemon=True)
-        self._thread.start()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Return or raise what `function` does. Raises RuntimeError after `close`."""
-        if self._closed:
-            raise RuntimeError("the writer thread is closed")
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((function, done))
-        return await done
-
-    def close(self) -> None:
-        """Run the queued functions, and stop. Blocks until then."""
-        self._closed = True
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _loop(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            _execute(*job)
-            del job  # or it stays referenced until the next job
-
-
-def _execute(function: Callable[[], Any], done: asyncio.Future[Any]) -> None:
-    try:
-        result, error = function(), None
-    except BaseException as raised:
-        result, error = None, raised
-    # The event loop may be closed by now.
-    with suppress(RuntimeError):
-        done.get_loop().call_soon_threadsafe(_resolve_future, done, result, error)
-
-
-def _resolve_future(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if done.done():  # The caller was cancelled.
-        return
-    if error is None:
-        done.set_result(result)
-    else:
-        done.set_exception(error)
 
 
 # The SQLite file, which no other service may use at the same time, and the head file beside it.
