@@ -180,8 +180,6 @@ def _fingerprint(alert: AlertBody) -> str:
 
 
 class AlertOutcome(StrEnum):
-    """The outcome of an alert in a post."""
-
     BLOCKED = "blocked"
     MERGED = "merged"
     RENEWED = "renewed"

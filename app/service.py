@@ -359,7 +359,6 @@ async def running_service(settings: Settings, clock: Callable[[], int]) -> Async
 
 
 def service_of(request: Request) -> Service:
-    """The service that received the request."""
     service: Service = request.app.state.service
     return service
 

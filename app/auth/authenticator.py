@@ -288,7 +288,6 @@ class GeneratedToken(NamedTuple):
 
 
 def generate_token() -> GeneratedToken:
-    """A random new token."""
     token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     return GeneratedToken(token_id, f"blocklist_{token_id}_{secret}", digest_of(secret.encode()).hex())
 

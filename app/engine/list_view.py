@@ -66,7 +66,6 @@ class TableView:
         self._invalidate()
 
     def reset(self) -> None:
-        """The tracker was reset."""
         self._table = None
         self._ended.clear()
         self._invalidate()
@@ -197,7 +196,6 @@ class ListView:
         self.table.apply(changed)
 
     def reset(self) -> None:
-        """The tracker was reset."""
         self._stale = {*self._fragments, *(node.id for node in self.tracker)}
         self._invalidate()
         self.table.reset()
@@ -483,7 +481,6 @@ class LastChanges:
             self._by_node.pop(change.node.id, None)
 
     def reset(self, stored: Mapping[str, LastChange]) -> None:
-        """The list was reset."""
         self._by_node = dict(stored)
 
     def get(self, node_id: str) -> LastChange | None:

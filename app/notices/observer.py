@@ -134,7 +134,6 @@ class NoticeGroups:
         self._left_out = 0
 
     def add(self, event: Event, now: float) -> None:
-        """An event happened."""
         group = self._groups.get(event.subject) or self._open(event, now)
         group.add(event, self._cluster_of(event.node))
 

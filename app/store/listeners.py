@@ -137,7 +137,6 @@ class ListenerStore:
         return await self._store.read(lambda connection: _updates_since(connection, since))
 
     async def ids(self) -> set[str]:
-        """The ids of all registered listeners."""
         return await self._store.read(lambda connection: set(connection.execute(select(listeners.c.id)).scalars()))
 
     async def update(
@@ -431,7 +430,6 @@ def _save_reports(connection: Connection, parts: Iterable[ReportPart]) -> None:
 
 
 def _remove_reports(connection: Connection, listener_ids: Collection[str]) -> None:
-    """Remove the reports of these listeners."""
     if listener_ids:
         connection.execute(delete(reports).where(reports.c.listener.in_(listener_ids)))
 

@@ -179,7 +179,6 @@ def check_head(connection: Connection) -> None:
 
 
 def current_history(connection: Connection) -> str:
-    """The current history."""
     return head(connection).history
 
 

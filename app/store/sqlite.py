@@ -540,12 +540,10 @@ class HeadFile:
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._descriptor)
 
 
 def read_mark(connection: Connection) -> int:
-    """The Mark of the database."""
     return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 

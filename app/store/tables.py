@@ -244,7 +244,6 @@ versions = Table(
 
 
 def dump_claims(claims: Claims) -> str:
-    """The claims as JSON."""
     fields = [
         {
             "owner": claim.owner,
@@ -423,7 +422,6 @@ class CommitRows(NamedTuple):
 
 
 def commit_rows(changes: Sequence[Change], blocks: BlockRows) -> CommitRows:
-    """The rows of these changes."""
     # Of several dismissals of one owner the last one counts: a statement can write a row once.
     dismissed = {
         (change.node.id, it.owner): it for change in changes if change.dismissed for it in dismissals_of(change)

@@ -70,7 +70,6 @@ class TokenStore:
         return await self._store.read(load)
 
     async def add(self, stored: StoredToken) -> None:
-        """Store a new token."""
         await self._write(lambda connection: connection.execute(insert(tokens).values(_row(stored))))
 
     async def revoke(self, token_id: str, now: int) -> None:
@@ -98,7 +97,6 @@ class TokenStore:
         return await self._write(lambda connection: _add_session(connection, session, limit))
 
     async def remove_session(self, digest: str) -> None:
-        """Remove a session."""
         await self._write(lambda connection: connection.execute(delete(sessions).where(sessions.c.digest == digest)))
 
 

@@ -241,7 +241,6 @@ _NO_METRICS, _NO_SHUFFLE, _NO_WRITE, _NO_INPUT = MeasuredTask(), ShuffleRead(), 
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """schemas.FACTS in Arrow."""
     return pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
 
 

@@ -22,8 +22,6 @@ _Event = TypeVar("_Event", bound=Struct)
 
 
 class AnyEvent(Struct, gc=False):
-    """An event of any name."""
-
     event: str = field(name="Event")
 
 
@@ -149,8 +147,6 @@ class ExecutorInfo(Struct, gc=False):
 
 
 class ExecutorAdded(Struct, gc=False):
-    """An executor registered."""
-
     executor: str = field(name="Executor ID")
     info: ExecutorInfo = field(name="Executor Info")
     timestamp: _OptionalInt = field(default=None, name="Timestamp")

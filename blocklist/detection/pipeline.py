@@ -149,7 +149,6 @@ class Analysis:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each problem."""
         return [it.sentence for it in self.left_out]
 
     def __enter__(self) -> Self:

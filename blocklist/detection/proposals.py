@@ -386,7 +386,6 @@ _TITLES = {"node": "NODE", "severity": "SEVERITY", "until": "UNTIL (UTC)", "what
 
 
 def proposal_row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
-    """Return a proposal as texts."""
     verdict = proposal.verdict
     if proposal.skip_reason is not None:
         what = f"not applied: {proposal.skip_reason}"
@@ -419,7 +418,6 @@ def too_few_hosts(summaries: Sequence[NodeSummary]) -> list[str]:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a table for a terminal."""
     if not rows:
         return "No nodes to block.\n"
     return columns(_TITLES, rows)

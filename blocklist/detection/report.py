@@ -156,7 +156,6 @@ def _blamed(verdict: NodeVerdict, status: str, history: History | None) -> Blame
 
 
 def render(analysis: Analysis, report: DetectionReport) -> str:
-    """Return the page."""
     views, costs = _node_views(analysis, report.nodes), _costs(report.nodes)
     blamed = {it.verdict.host for it in report.nodes} | {it.host for it in report.near_misses}
     others = [node for node in report.summaries if node.host not in blamed]

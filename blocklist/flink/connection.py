@@ -245,7 +245,6 @@ class FlinkConnection:
     # What an evacuation does to a job. Each raises FlinkError.
 
     def trigger_checkpoint(self, job_id: str, seconds: float) -> Any:
-        """A future."""
         return self._open_rpc().trigger_checkpoint(self._gateway(job_id), seconds)
 
     def checkpoint_result(self, future: Any) -> str | None:

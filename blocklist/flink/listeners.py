@@ -77,7 +77,6 @@ class FlinkListener:
         self._session.report(_not_in_force({}, dict.fromkeys(self._acknowledged.nodes(), reason)))
 
     def close(self) -> None:
-        """Deregister."""
         self._session.close()
 
     def _log(self, reasons: frozenset[str]) -> None:

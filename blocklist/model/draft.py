@@ -535,7 +535,6 @@ class Draft:
         return node
 
     def _record_claims(self, current: BlockedNode, claims: Claims) -> BlockedNode:
-        """Make these the claims on a node that is blocked."""
         if not claims:
             self._record(ChangeType.UNBLOCKED, current)
             return current

@@ -607,5 +607,4 @@ def _dismissed_line(node_id: str, dismissal: Dismissal) -> str:
 
 
 def dismissals_of(change: Change) -> list[Dismissal]:
-    """Those that a change makes."""
     return [Dismissal(claim.owner, change.at, change.created_by, change.revision) for claim in change.dismissed]

@@ -150,7 +150,6 @@ class _ReportedId:
         yield from self.agents.items()
 
     def aliases_by(self, kind: SourceKind) -> set[str]:
-        """The aliases that sources of this kind report."""
         reports = (node for source, node in self.of_kind(kind).items() if source.kind is kind)
         return {alias for node in reports if isinstance(node, ReportedNode) for alias in node.aliases()}
 

@@ -160,7 +160,6 @@ class Limits:
     max_per_domain: tuple[DomainLimit, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether any limit is set."""
         return self != _NONE
 
     def longest_ms(self, role: Role) -> int:

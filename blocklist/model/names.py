@@ -445,7 +445,6 @@ class ReportedMachines:
             self._counted.discard(self._machines.pop(normal, normal))
 
     def __contains__(self, name: str) -> bool:
-        """Whether one of the machines has this name."""
         return self.count_matching([name]) > 0
 
     def may_exceed(self, count: int, maximum: int) -> bool:
