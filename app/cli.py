@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from app import settings_docs
 from app.auth_setup import check_access, make_jwt_verifier
 from app.command_line import parser
 from app.listeners.reports import read_nodes_file
 from app.logs import configure_logging
-from app.settings import Settings, SettingsError, read_settings
+from app.settings import PREFIX, Settings, SettingsError, read_settings
 from app.store.database import SchemaError, check_schema, database_exists, is_postgresql, migrate, renew_history
 from blocklist.model.errors import InvalidError
 from blocklist.model.text import json_text, prepare_streams
@@ -140,7 +141,74 @@ def _check_nodes_file(path: str) -> None:
 def _print_settings(page: Path | None) -> int:
     """Print the table of settings, or write both tables into a page."""
     if page is None:
-        print(settings_docs.service_table(), end="")
+        print(service_table(), end="")
     else:
-        page.write_text(settings_docs.fill_page(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(fill_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
+
+
+# The settings as Markdown tables for docs/settings.md, generated from the code.
+
+CLIENT_SETTINGS: Final = {
+    "URL": ("http://127.0.0.1:8224", "URL of the service."),
+    "TOKEN": ("", "Token to send."),
+    "TOKEN_FILE": ("", "File with the token, if `BLOCKLIST_TOKEN` is not set; read again after a 401."),
+    "CONTEXT": ("", "[Context](command.md#contexts) of the command, instead of the one in use."),
+    "TIMEOUT": ("5s", "Time that the command waits for each response."),
+    "DEFAULT_DURATION": (
+        "",
+        "Duration of the command's blocks without an end; if it is not set, that of the service.",
+    ),
+}
+"""Name to default and description, of the settings of clients."""
+_UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+def service_table() -> str:
+    fields = Settings.model_fields.items()
+    return _table((name.upper(), _default_text(field.default), field.description or "") for name, field in fields)
+
+
+def client_table() -> str:
+    return _table((name, default, description) for name, (default, description) in CLIENT_SETTINGS.items())
+
+
+def fill_page(page: str) -> str:
+    """The page with both tables between their markers. Raises ValueError if a marker is missing."""
+    for name, table in {"service": service_table(), "client": client_table()}.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+        head, opened, rest = page.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not (opened and closed):
+            raise ValueError(f"The page needs the lines {begin.strip()} and {end}, for the table between them.")
+        page = f"{head}{begin}{table}{end}{tail}"
+    return page
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = [
+        f"| `{PREFIX}{name}` | {default and f'`{default}`'} | {' '.join(text.split())} |"
+        for name, default, text in rows
+    ]
+    return "\n".join(["| name | default | |", "|---|---|---|", *lines, ""])
+
+
+def _default_text(value: object) -> str:
+    """A default as it would be written in the environment."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case timedelta():
+            return _duration(round(value.total_seconds()))
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+def _duration(seconds: int) -> str:
+    """In the largest unit that divides it."""
+    unit = next((unit for unit, size in _UNITS.items() if seconds and seconds % size == 0), "s")
+    return f"{seconds // _UNITS[unit]}{unit}"

@@ -2,24 +2,80 @@
 
 from __future__ import annotations
 
+# ruff: noqa: SLF001 - PySpark has no public way into its driver
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from blocklist.client.credentials import check_no_credentials
 from blocklist.model.errors import InvalidError
-from blocklist.spark.driver import AgentHandle, start_in_driver
+from blocklist.spark.jar import jar_path
 
 log = logging.getLogger("blocklist.spark")
+
+# Loads the agent's jar into the driver of a running application, through py4j.
+
+_PACKAGE: Final = "blocklist.spark."
+_HANDLE: Final = f"{_PACKAGE}AgentHandle"
+
+_lock: Final = threading.Lock()
+_constructors: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+"""The constructor of AgentHandle in each JVM. py4j caches methods by class name, so each JVM must have one."""
+
+
+def start_in_driver(context: SparkContext, options: Mapping[str, object]) -> Any:
+    """AgentHandle.java: a start of the agent of the application. Raises the errors of py4j and PySpark."""
+    gateway: Any = context._gateway
+    with _lock:
+        constructor = _constructors.get(gateway)
+        if constructor is None:
+            constructor = _constructors[gateway] = _load(context).loadClass(_HANDLE).getConstructors()[0]
+    arguments = gateway.new_array(gateway.jvm.java.lang.Object, 2)
+    arguments[0] = context._jsc.sc()
+    arguments[1] = "".join(f"{name}\t{_text(value)}\n" for name, value in options.items())
+    return constructor.newInstance(arguments)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _load(context: SparkContext) -> Any:
+    """The class loader of the agent that runs, else one that has the jar by configuration, else a new one."""
+    gateway: Any = context._gateway
+    scheduler = context._jsc.sc().taskScheduler()
+    if (running := _running_agent(scheduler)) is not None:
+        return running
+    configured = gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        return configured.loadClass(_HANDLE).getClassLoader()
+    except Py4JJavaError:
+        pass
+    urls = gateway.new_array(gateway.jvm.java.net.URL, 1)
+    urls[0] = gateway.jvm.java.io.File(str(jar_path())).toURI().toURL()
+    return gateway.jvm.java.net.URLClassLoader(urls, scheduler.getClass().getClassLoader())
+
+
+def _running_agent(scheduler: Any) -> Any:
+    """The class loader of the tracker in the scheduler, if it is an agent's; None for another scheduler or tracker."""
+    if not str(scheduler.getClass().getName()).startswith("org.apache.spark.scheduler."):
+        return None
+    tracker = scheduler.healthTrackerOpt()
+    if not tracker.isDefined() or not str(tracker.get().getClass().getName()).startswith(_PACKAGE):
+        return None
+    return tracker.get().getClass().getClassLoader()
+
 
 DEFAULT_URL: Final = "http://127.0.0.1:8224"
 START_TIMEOUT: Final = 10.0
@@ -62,7 +118,7 @@ class BlocklistAgent:
     are logged by the driver and retried.
     """
 
-    def __init__(self, handle: AgentHandle | None, error: str | None = None) -> None:
+    def __init__(self, handle: Any, error: str | None = None) -> None:
         self._handle = handle
         self._error = error
 

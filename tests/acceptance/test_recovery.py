@@ -101,7 +101,7 @@ def set_field(spark: SparkSession, target: Any, name: str, value: Any) -> None:
 
 
 def static_field(spark: SparkSession, kind: str, name: str) -> Any:
-    from blocklist.spark.driver import _constructors
+    from blocklist.spark.agent import _constructors
 
     loader = _constructors[spark.sparkContext._gateway].getDeclaringClass().getClassLoader()
     return accessible(spark, loader.loadClass(f"blocklist.spark.{kind}"), name).get(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app import settings_docs
+from app import cli
 from app.settings import CLIENT_SETTINGS, PREFIX, Settings, read_settings
 from blocklist.cli.environment import DEFAULT_TIMEOUT, SETTINGS
 from blocklist.client import DEFAULT_URL
@@ -17,7 +17,7 @@ PAGE: Final = ROOT / "docs" / "settings.md"
 
 def test_the_page_is_generated_from_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert settings_docs.fill_page(page) == page, "docs/settings.md is stale: run make settings"
+    assert cli.fill_page(page) == page, "docs/settings.md is stale: run make settings"
 
 
 def test_the_service_prints_its_settings() -> None:
@@ -34,15 +34,15 @@ def test_each_setting_is_described_in_a_sentence() -> None:
 
 
 def test_each_default_on_the_page_is_a_valid_value() -> None:
-    rows = re.findall(r"\| `(BLOCKLIST_\w+)` \| `([^`]+)` \|", settings_docs.service_table())
+    rows = re.findall(r"\| `(BLOCKLIST_\w+)` \| `([^`]+)` \|", cli.service_table())
     assert read_settings(dict(rows)) == Settings()
 
 
 def test_the_names_and_defaults_of_the_client() -> None:
     in_both = {"BLOCKLIST_DEFAULT_DURATION"}
-    assert {PREFIX + name for name in settings_docs.CLIENT_SETTINGS} == CLIENT_SETTINGS | in_both
-    assert set(settings_docs.CLIENT_SETTINGS) == set(SETTINGS)
-    defaults = {name: default for name, (default, _) in settings_docs.CLIENT_SETTINGS.items() if default}
+    assert {PREFIX + name for name in cli.CLIENT_SETTINGS} == CLIENT_SETTINGS | in_both
+    assert set(cli.CLIENT_SETTINGS) == set(SETTINGS)
+    defaults = {name: default for name, (default, _) in cli.CLIENT_SETTINGS.items() if default}
     assert defaults == {"URL": DEFAULT_URL, "TIMEOUT": DEFAULT_TIMEOUT}
 
 
