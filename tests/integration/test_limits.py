@@ -172,18 +172,6 @@ def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_node
         assert "3 of the 5 known nodes; at most 2 may" in limit_detail(put_block(client, "a"))
 
 
-def test_the_longest_block_of_a_role(start_in_process: StartInProcess) -> None:
-    """Without authentication everyone is an admin."""
-    with start_in_process(longest_block_operator="1h", longest_block_admin="7d").client() as client:
-        assert limit_detail(put_block(client, "a")).startswith("An admin may block for at most 7d: end it by 20")
-        assert "force it" in limit_detail(put_blocks(client, "a", endTimestamp=later(8 * DAY)))
-        end = later(7 * DAY)
-        assert put_block(client, "a", endTimestamp=end).status_code == 201
-        limit_detail(put_block(client, "a", allowMerge=True))
-        assert put_block(client, "a", allowMerge=True, endTimestamp=later(1), cause="more").status_code == 202
-        assert current_list(client)[1]["a"]["endTimestamp"] == end
-
-
 class TestAuthors:
     """With tokens: name and role of the token count."""
 
@@ -402,22 +390,6 @@ class TestEvidence:
             wait_until(lambda: list(current_list(client)[1]) == ["w-2", "w-3"])
             assert rejections(client, "evidence") == 1
 
-    def test_by_default_evidence_blocks_one_of_nine_nodes(self, start: Start) -> None:
-        process = start()
-        with process.client() as client:
-            self.report(client, "w-1", "w-2")
-            wait_until(lambda: rejections(client, "evidence") == 1)
-            assert list(current_list(client)[1]) == ["w-1"]
-            (line,) = [line for line in process.log().splitlines() if "node not blocked" in line]
-            assert (
-                "Evidence may block at most 1 node at once: 0.1 of the 9 confirmed nodes, at least one"
-                " (BLOCKLIST_EVIDENCE_MAX_SHARE)." in line
-            )
-            # The limit is for evidence only.
-            put(client, "w-3")
-            put(client, "w-4")
-            assert list(current_list(client)[1]) == ["w-1", "w-3", "w-4"]
-
     def test_the_limit_on_evidence_allows_renewals(self, tmp_path: Path, migrated: Path) -> None:
         database, clock = tmp_path / "blocklist.db", ManualClock()
         shutil.copy(migrated, database)
@@ -430,6 +402,7 @@ class TestEvidence:
             end = str(clock.now + TTL_MS)
             wait_until(lambda: current_list(client)[1]["w-2"]["endTimestamp"] == end)
             assert list(current_list(client)[1]) == ["w-2"]
+            assert client.put("/blocklist/nodes/w-3", json=block()).status_code == 201, "the limit is for evidence only"
 
 
 def test_with_authentication_half_of_the_nodes_and_thirty_days_are_the_limit(

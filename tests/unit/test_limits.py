@@ -523,6 +523,12 @@ class TestEvidenceLimit:
     def test_the_share_is_rounded_up_and_1_is_no_limit(self, share: float, confirmed: int, most: int | None) -> None:
         assert EvidenceLimit(share=share, confirmed=lambda: confirmed).max_nodes() == most
 
+    def test_the_error_names_the_share_and_the_setting(self) -> None:
+        assert EvidenceLimit(share=0.1, confirmed=lambda: 9).error(1).detail == (
+            "Evidence may block at most 1 node at once: 0.1 of the 9 confirmed nodes, at least one"
+            " (BLOCKLIST_EVIDENCE_MAX_SHARE)."
+        )
+
     def test_a_tenth_is_the_default(self) -> None:
         assert Settings(database_url="sqlite:///unused.db").evidence_max_share == 0.1
 
