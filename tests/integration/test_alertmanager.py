@@ -306,11 +306,6 @@ class TestEvents:
         assert automatic_blocks(in_process_client) <= 1
         assert [it["type"] for it in all_changes(in_process_client)].count("blocked") <= 1
 
-    def test_the_end_may_come_before_the_beginning(self, in_process_client: httpx2.Client) -> None:
-        assert post_alerts(in_process_client, post(resolved(0))) == {"unchanged": 1}
-        assert post_alerts(in_process_client, post(firing(0))) == {"late": 1}
-        assert get_node(in_process_client) is None
-
     def test_what_another_replica_has_seen_end_meanwhile_is_undone(
         self, in_process_client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -326,16 +321,6 @@ class TestEvents:
         assert post_alerts(in_process_client, post(firing(0), firing(0, node="n2"))) == {"blocked": 1, "late": 1}
         assert (get_node(in_process_client), get_node(in_process_client, "n2") is None) == (None, False)
         assert post_alerts(in_process_client, post(firing(0))) == {"late": 1}
-
-    def test_the_end_of_an_earlier_event_frees_nothing(
-        self, in_process_client: httpx2.Client, clock: ManualClock
-    ) -> None:
-        post_alerts(in_process_client, post(firing(0)))
-        clock.now += 5 * 60_000
-        assert post_alerts(in_process_client, post(firing(5 * 60_000))) == {"unchanged": 1}
-        assert post_alerts(in_process_client, post(resolved(0))) == {"late": 1}
-        assert get_node(in_process_client) is not None
-        assert post_alerts(in_process_client, post(resolved(5 * 60_000))) == {"freed": 1}
 
     def test_a_repeated_block_stays_as_long_when_it_is_renewed(
         self, in_process_client: httpx2.Client, clock: ManualClock
