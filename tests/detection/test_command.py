@@ -162,28 +162,23 @@ def test_the_process_ends_with_the_code_and_the_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("hosts", "blamed"), [("n3", []), ("n?", ["n3"])], ids=["alone", "with its peers"])
-def test_a_host_is_compared_with_those_of_its_group(
-    proposed: DryRun, run_command: Command, hosts: str, blamed: list[str]
-) -> None:
-    _, out, _ = run_command("--event-logs", str(proposed.logs), "--group", f"small={hosts}", "--json", "-")
-    assert [json.loads(line)["node"] for line in out.splitlines()] == blamed
+def test_a_host_is_compared_with_those_of_its_group(proposed: DryRun, run_command: Command) -> None:
+    _, out, _ = run_command("--event-logs", str(proposed.logs), "--group", "small=n?", "--json", "-")
+    assert [json.loads(line)["node"] for line in out.splitlines()] == ["n3"]
 
 
-@pytest.mark.parametrize(("label", "blamed"), [("machine", []), ("rack", ["n3"])])
 def test_a_host_is_compared_with_those_of_the_same_label(
-    proposed: DryRun, fresh: ServiceProcess, run_command: Command, tmp_path: Path, label: str, blamed: list[str]
+    proposed: DryRun, fresh: ServiceProcess, run_command: Command, tmp_path: Path
 ) -> None:
-    """The label is in a file of rules; its value is in the service's inventory."""
-    kinds = {host: {"machine": "old" if host == "n3" else "new", "rack": "r1"} for host in HOSTS}
+    """The label is in a file of rules; its value is in the service's inventory: no other host is of its kind."""
+    kinds = {host: {"machine": "old" if host == "n3" else "new"} for host in HOSTS}
     rules = tmp_path / "rules.toml"
-    rules.write_text(f"group-label = '{label}'")
+    rules.write_text("group-label = 'machine'")
     with fresh.client() as http:
         report_labels(http, kinds)
         arguments = ("--event-logs", str(proposed.logs), "--rules", str(rules), "--url", fresh.url, "--json", "-")
         code, out, err = run_command(*arguments)
-    assert code == 0, err
-    assert [json.loads(line)["node"] for line in out.splitlines()] == blamed
+    assert (code, out) == (0, ""), err
 
 
 def test_without_logs_there_is_a_message_and_no_verdict(tmp_path: Path, run_command: Command) -> None:
