@@ -51,6 +51,7 @@ _PARAMETERS: Final[dict[str, Any]] = {
     "min_bytes": host_comparison.MIN_BYTES,
     "min_time_share": host_comparison.MIN_TIME_SHARE,
     "bad_partition_stages": host_comparison.BAD_PARTITION_STAGES,
+    "min_failed_partitions": host_comparison.MIN_FAILED_PARTITIONS,
     "min_hosts": MIN_HOSTS,
     "min_tasks": host_comparison.MIN_TASKS,
     "threshold": SLOWDOWN_THRESHOLD,

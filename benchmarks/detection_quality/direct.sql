@@ -91,6 +91,26 @@ SELECT app, stage, attempt, partition FROM (
         AND facts.partition = own.partition AND facts.outcome = 'Success' AND facts.host <> own.host
 );
 
+CREATE TEMP TABLE all_there AS
+WITH own AS (
+    SELECT app, stage, attempt, min(host) AS host, min(time) AS began FROM failed
+    WHERE failure IN ('out of memory', 'user exception', 'other')
+    GROUP BY ALL HAVING count(DISTINCT host) = 1 AND count(DISTINCT partition) >= $min_failed_partitions
+), there AS (
+    SELECT app, host, min(coalesce(launched, time)) AS since FROM facts WHERE kind IN ('task', 'executor') GROUP BY ALL
+), sizes AS (
+    SELECT app, stage, attempt, max(CASE WHEN kind = 'stage' THEN tasks ELSE partition + 1 END) AS partitions
+    FROM facts WHERE kind IN ('stage', 'task') GROUP BY ALL
+), known AS (
+    SELECT own.app, own.stage, own.attempt, own.host, count(DISTINCT there.host) AS hosts
+    FROM own JOIN there ON there.app = own.app AND since <= began GROUP BY ALL
+)
+SELECT app, stage, attempt, host FROM known JOIN sizes USING (app, stage, attempt)
+WHERE hosts >= $min_hosts AND partitions >= hosts AND NOT EXISTS (
+    SELECT * FROM facts WHERE facts.app = known.app AND facts.stage = known.stage AND facts.attempt = known.attempt
+        AND facts.host = known.host AND facts.outcome = 'Success'
+);
+
 CREATE TEMP TABLE servers AS
 WITH hosts AS (
     SELECT app, stage, attempt, host, count(*) AS own_tasks, median(fetch_wait_ms) AS wait, median(run_ms) AS run,
@@ -112,12 +132,16 @@ CREATE TEMP TABLE failures AS
 WITH charged AS (
     SELECT failed.* REPLACE (
         CASE WHEN failure = 'fetch failure' THEN served_by ELSE host END AS host,
-        CASE WHEN failure IN ('out of memory', 'user exception', 'other') AND only_there.app IS NOT NULL
+        CASE WHEN failure IN ('out of memory', 'user exception', 'other') AND all_there.app IS NOT NULL
+            THEN 'all tasks failed there and none elsewhere'
+            WHEN failure IN ('out of memory', 'user exception', 'other') AND only_there.app IS NOT NULL
             THEN 'tasks that failed only there and succeeded elsewhere' ELSE failure END AS failure)
     FROM failed LEFT JOIN only_there USING (app, stage, attempt, partition)
+        LEFT JOIN all_there USING (app, stage, attempt, host)
 )
 SELECT app, stage, attempt, host, failure, count(*) AS tasks, coalesce(sum(duration), 0) AS lost_ms, max(time) AS last,
-    coalesce(list(DISTINCT partition) FILTER (failure = 'tasks that failed only there and succeeded elsewhere'), []) AS partitions
+    coalesce(list(DISTINCT partition) FILTER (failure IN (
+        'tasks that failed only there and succeeded elsewhere', 'all tasks failed there and none elsewhere')), []) AS partitions
 FROM charged
 WHERE host IS NOT NULL GROUP BY ALL
 UNION ALL SELECT * FROM servers;

@@ -165,13 +165,11 @@ def _application(event: events.ApplicationStart) -> dict[str, Any]:
     return {"kind": "application", "time": event.timestamp, "app_id": app_id, "detail": event.name}
 
 
-def _executor(event: events.ExecutorAdded) -> dict[str, Any] | None:
-    """Only executors whose environment names their node: pods, whose host is an IP address."""
+def _executor(event: events.ExecutorAdded) -> dict[str, Any]:
+    """An executor; with its node if its environment names it: pods, whose host is an IP address."""
     found = {name.upper(): value for name, value in (event.info.attributes or {}).items()}
-    node = found.get("NODE_NAME")
-    if not node:
-        return None
-    return {"kind": "executor", "executor": event.executor, "host": host_name(event.info.host), "detail": node}
+    host, node = host_name(event.info.host), found.get("NODE_NAME") or None
+    return {"kind": "executor", "time": event.timestamp, "executor": event.executor, "host": host, "detail": node}
 
 
 def _environment(event: events.EnvironmentUpdate) -> dict[str, Any] | None:

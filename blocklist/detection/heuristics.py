@@ -45,6 +45,11 @@ _PASSING: Final = (FailureClass.LOST_EXECUTOR, FailureClass.FETCH, FailureClass.
 """Failures that a restart or a neighbour may cause for a few minutes."""
 
 
+_MANY_TASKS: Final = (FailureClass.SLOW_SERVER, FailureClass.ALL_THERE)
+"""Failures by which a node gets more tasks than others."""
+_BY_PARTITION: Final = (FailureClass.ALL_THERE, FailureClass.ONLY_THERE)
+
+
 class Severity(IntEnum):
     """The most severe verdicts are applied first."""
 
@@ -316,10 +321,11 @@ def _find_failures(
 def _share(node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary]) -> float:
     """The probability that a failure hits this node by chance: where most tasks run, most of them fail.
 
-    A slow server is not slow because it has many tasks: it has many because the others wait for it.
+    A slow server is not slow because it has many tasks: it has many because the others wait for it. A node on which
+    every task fails in a second has many because it is free again at once.
     """
     equal = 1 / len(peers)
-    return equal if kind is FailureClass.SLOW_SERVER else max(equal, node.share)
+    return equal if kind in _MANY_TASKS else max(equal, node.share)
 
 
 def _failure_limit(summaries: Sequence[NodeSummary], alarm_rate: float) -> float:
@@ -341,7 +347,7 @@ def _failure_limit(summaries: Sequence[NodeSummary], alarm_rate: float) -> float
 
 def _counted(failures: FailureCounts, kind: FailureClass) -> tuple[str, int, int]:
     """What is counted, on this node and on all."""
-    if kind is FailureClass.ONLY_THERE:
+    if kind in _BY_PARTITION:
         return "partitions", failures.partitions, failures.all_partitions
     if kind in COUNTED_BY_TASK:
         return "tasks", failures.tasks, failures.all_tasks

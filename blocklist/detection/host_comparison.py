@@ -254,6 +254,9 @@ BAD_PARTITION_STAGES: Final = 3
 """Stages of an application in which a partition must fail, on several hosts, to be bad data: it keeps its number."""
 _PARTITION: Final = (*STAGE, "partition")
 _OF_THE_APPLICATION: Final = (FailureClass.MEMORY, FailureClass.USER, FailureClass.OTHER)
+_OWN_OR_ONLY_THERE: Final = tuple(it.value for it in (*_OF_THE_APPLICATION, FailureClass.ONLY_THERE))
+MIN_FAILED_PARTITIONS: Final = 2
+"""Partitions of a stage that must fail on a host: one may have bad data."""
 PATTERNS: Final = {
     FailureClass.DISK_FULL: "No space left on device|Disk quota exceeded",
     FailureClass.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
@@ -264,7 +267,7 @@ PATTERNS: Final = {
 
 def charged_failures(facts: DataFrame) -> DataFrame:
     """FACTS -> FAILURES."""
-    is_only_there = F.col("failure") == FailureClass.ONLY_THERE.value
+    by_partition = F.col("failure").isin(FailureClass.ONLY_THERE.value, FailureClass.ALL_THERE.value)
     counted = (
         charged_tasks(facts)
         .where(F.col("host").isNotNull())
@@ -274,7 +277,7 @@ def charged_failures(facts: DataFrame) -> DataFrame:
             F.coalesce(F.sum("duration"), F.lit(0)).alias("lost_ms"),
             F.first("message", True).alias("message"),
             F.max("time").alias("last"),
-            F.collect_set(F.when(is_only_there, F.col("partition"))).alias("partitions"),
+            F.collect_set(F.when(by_partition, F.col("partition"))).alias("partitions"),
         )
     )
     return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
@@ -286,6 +289,7 @@ def charged_tasks(facts: DataFrame) -> DataFrame:
         (F.col("kind") == "task") & ~F.col("outcome").isin("Success", "TaskKilled", "TaskCommitDenied", "Resubmitted")
     )
     classified = _with_failures_only_there(failed.withColumn("failure", _failure_class()), facts)
+    classified = _with_stages_that_failed_there(classified, facts)
     is_fetch = F.col("failure") == FailureClass.FETCH.value
     return classified.withColumn("host", F.when(is_fetch, F.col("served_by")).otherwise(F.col("host")))
 
@@ -335,6 +339,48 @@ def _with_failures_only_there(failed: DataFrame, facts: DataFrame) -> DataFrame:
     only_there = own & F.coalesce("only_there", F.lit(False))
     return marked.withColumn(
         "failure", F.when(only_there, F.lit(FailureClass.ONLY_THERE.value)).otherwise(F.col("failure"))
+    )
+
+
+def _with_stages_that_failed_there(failed: DataFrame, facts: DataFrame) -> DataFrame:
+    """Classify again the failures of a stage in which every task failed on one host, and none on another one.
+
+    The host may have no GPU, or a wrong library. It takes more tasks than any other, as each fails in a second, and may
+    end the application before anything has succeeded elsewhere. A bug of the application fails on all hosts, or in one
+    partition. So other hosts must have been there before, and the stage must have had tasks for them.
+    """
+    tasks = facts.where(F.col("kind") == "task")
+    failures = (
+        failed.where(F.col("failure").isin(*_OWN_OR_ONLY_THERE))
+        .groupBy(*STAGE)
+        .agg(
+            F.countDistinct("host").alias("failed_hosts"),
+            F.min("host").alias("host"),
+            F.countDistinct("partition").alias("failed_partitions"),
+            F.min("time").alias("began"),
+        )
+        .where((F.col("failed_hosts") == 1) & (F.col("failed_partitions") >= MIN_FAILED_PARTITIONS))
+        .join(
+            tasks.where(F.col("outcome") == "Success").select(*STAGE, "host").distinct(), [*STAGE, "host"], "left_anti"
+        )
+    )
+    there = facts.where(F.col("kind").isin("task", "executor") & F.col("host").isNotNull())
+    since = there.groupBy("app", F.col("host").alias("peer")).agg(F.min(F.coalesce("launched", "time")).alias("since"))
+    submitted = facts.where(F.col("kind") == "stage").select(*STAGE, F.col("tasks").alias("partitions"))
+    sizes = submitted.unionByName(tasks.select(*STAGE, (F.col("partition") + 1).alias("partitions")))
+    found = (
+        failures.join(since, "app")
+        .where(F.col("since") <= F.col("began"))
+        .groupBy(*STAGE, "host")
+        .agg(F.countDistinct("peer").alias("hosts"))
+        .join(sizes.groupBy(*STAGE).agg(F.max("partitions").alias("partitions")), [*STAGE])
+        .where((F.col("hosts") >= MIN_HOSTS) & (F.col("partitions") >= F.col("hosts")))
+        .select(*STAGE, "host", F.lit(True).alias("all_there"))
+    )
+    marked = failed.join(F.broadcast(found), [*STAGE, "host"], "left")
+    all_there = F.col("failure").isin(*_OWN_OR_ONLY_THERE) & F.coalesce("all_there", F.lit(False))
+    return marked.withColumn(
+        "failure", F.when(all_there, F.lit(FailureClass.ALL_THERE.value)).otherwise(F.col("failure"))
     )
 
 

@@ -56,6 +56,7 @@ class FailureClass(StrEnum):
     LOST_EXECUTOR = "lost executor"
     FETCH = "fetch failure"
     SLOW_SERVER = "slow to serve shuffle blocks"
+    ALL_THERE = "all tasks failed there and none elsewhere"
     ONLY_THERE = "tasks that failed only there and succeeded elsewhere"
     MEMORY = "out of memory"
     USER = "user exception"
@@ -68,6 +69,7 @@ CHARGED_TO_NODE: Final = (
     FailureClass.LOST_EXECUTOR,
     FailureClass.FETCH,
     FailureClass.SLOW_SERVER,
+    FailureClass.ALL_THERE,
     FailureClass.ONLY_THERE,
 )
 COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR)
@@ -79,7 +81,8 @@ class ApplicationFailures:
     """Failures of one class that are charged to a host in one application.
 
     `lost_ms` is the time of the tasks that failed, or that they waited for the host. `first` and `last` are the times
-    of the earliest and the latest in Unix ms. `partitions` are the numbers of those that failed; only of ONLY_THERE.
+    of the earliest and the latest in Unix ms. `partitions` are the numbers of those that failed; only of ONLY_THERE
+    and ALL_THERE.
     """
 
     app: str
@@ -100,8 +103,9 @@ class FailureCounts:
     A lost executor or server fails many tasks at once, so those classes are counted in stages. A full or broken disk
     fails each task separately, and Spark may avoid the host after the second one, so few stages are hit: counted in
     tasks. ONLY_THERE is counted in partitions, each once on a node: one partition with bad data fails again in each
-    stage and application, and again on the node that holds it. `by_application` has those of this node, the earliest
-    first.
+    stage and application, and again on the node that holds it. ALL_THERE is counted in partitions, too, each once in an
+    application: that no task at all succeeds on the node is not the fault of some partitions. `by_application` has
+    those of this node, the earliest first.
     """
 
     stages: int
@@ -256,7 +260,7 @@ def _latest(evidence: Sequence[HostInApplication]) -> list[Comparison]:
 def tally(charged: Mapping[str, Sequence[ApplicationFailures]]) -> dict[str, Failures]:
     """Count the failures of each host by class. `charged`: by host."""
     all_stages, all_tasks, all_partitions = (Counter[FailureClass]() for _ in range(3))
-    partitions: defaultdict[tuple[str, FailureClass], set[int]] = defaultdict(set)
+    partitions: defaultdict[tuple[str, FailureClass], set[tuple[str, int]]] = defaultdict(set)
     by_class: defaultdict[str, defaultdict[FailureClass, list[ApplicationFailures]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -265,7 +269,8 @@ def tally(charged: Mapping[str, Sequence[ApplicationFailures]]) -> dict[str, Fai
             by_class[host][each.failure].append(each)
             all_stages[each.failure] += each.stages
             all_tasks[each.failure] += each.tasks
-            partitions[host, each.failure] |= each.partitions
+            scope = each.app if each.failure is FailureClass.ALL_THERE else ""
+            partitions[host, each.failure] |= {(scope, number) for number in each.partitions}
     for (_, failure), failed in partitions.items():
         all_partitions[failure] += len(failed)
     return {

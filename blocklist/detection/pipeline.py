@@ -59,7 +59,8 @@ def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequ
     if not apps:
         return facts, ()
     of_these = facts.where(F.col("app").isin(apps))
-    executors = of_these.where(F.col("kind") == "executor").select("app", "host", "detail").distinct().collect()
+    named_nodes = of_these.where((F.col("kind") == "executor") & F.col("detail").isNotNull())
+    executors = named_nodes.select("app", "host", "detail").distinct().collect()
     used = of_these.where(F.col("kind").isin("task", "excluded")).select("app", "host").distinct().collect()
     found = pod_nodes(executors, used, known_nodes)
     spark = facts.sparkSession

@@ -33,7 +33,7 @@ FACTS: Final = _struct(
     file=_TEXT,  # the file, as Spark names it
     app=_TEXT,  # the application: its name as far as the path tells, until applications.assign_applications has run
     app_id=_TEXT,  # application: its App ID, and its attempt where it has one
-    time=_NUMBER,  # Unix ms: end of a task, else of the event; null for log, environment, executor and broken
+    time=_NUMBER,  # Unix ms: end of a task, else of the event; null for log, environment and broken
     host=_TEXT,  # of tasks, exclusions and executors
     executor=_TEXT,
     stage=_NUMBER,
@@ -63,7 +63,7 @@ FACTS: Final = _struct(
     written_bytes=_NUMBER,  # shuffle blocks
     write_ms=_NUMBER,  # time that writing them took; part of run_ms
     detail=_TEXT,  # log: Spark's version; application: its name; environment: the master's URL;
-    # executor: the node of its pod; broken: its first 100 characters
+    # executor: the node of its pod, if it names one; broken: its first 100 characters
 )
 """One row per event that concerns a node, and one per line that cannot be parsed."""
 COLUMNS: Final = {field.name: field.dataType.simpleString() for field in FACTS.fields}
@@ -113,7 +113,7 @@ FAILURES: Final = _struct(
     lost_ms=_NUMBER,  # time of these tasks; for SLOW_SERVER the time that they waited
     message=_TEXT,  # of one task
     last=_NUMBER,  # Unix ms
-    partitions=_list(_NUMBER),  # of these tasks, each once; only for ONLY_THERE
+    partitions=_list(_NUMBER),  # of these tasks, each once; only for ONLY_THERE and ALL_THERE
 )
 """Failed tasks by host, stage and class. For SLOW_SERVER: the tasks that waited for the host."""
 

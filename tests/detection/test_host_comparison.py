@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -281,6 +281,49 @@ def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_i
     assert (only_there.stages, only_there.tasks, only_there.partitions) == (9, 18, 6)
     assert {host for host, failures in found.items() if FailureClass.ONLY_THERE in failures} == {"n2"}
     assert [verdict.host for verdict in judge(summaries, Rules()).verdicts] == ["n2"]
+
+
+def ended(
+    app: str, failures: Mapping[str, Sequence[int]], hosts: Sequence[str] = HOSTS, partitions: int = 40
+) -> list[Fact]:
+    """An application that ends in its first stage: these partitions fail on these hosts, twice each."""
+    error = {"error": "PythonException", "message": "CUDA: no device"}
+    found: list[Fact] = [
+        {"kind": "executor", "app": app, "host": host, "executor": f"{host}-1", "time": 900_000} for host in hosts
+    ]
+    found.append({"kind": "stage", "app": app, "stage": 1, "attempt": 0, "tasks": partitions, "time": 950_000})
+    return found + [
+        failed(app, 1, host, partition=number, **error)
+        for host, numbers in failures.items()
+        for number in (*numbers, *numbers)
+    ]
+
+
+ENDED: dict[str, tuple[list[Fact], list[str]]] = {
+    "all that one host began": ([*ended("a", {"n2": [3, 8]}), *ended("b", {"n2": [3, 8]})], ["n2"]),
+    "with successes elsewhere": (
+        [*ended("a", {"n2": [3, 8]}), *ended("b", {"n2": [1, 3]}), task("b", 1, "n4", partition=5)], ["n2"],
+    ),
+    "one application": (ended("a", {"n2": [3, 8, 10, 11]}), []),
+    "a bug that fails everywhere": ([fact for app in "ab" for fact in ended(app, {"n2": [3, 8], "n4": [5]})], []),
+    "one bad partition": ([fact for app in "abcd" for fact in ended(app, {"n2": [3]})], []),
+    "another host each time": ([*ended("a", {"n2": [3, 8]}), *ended("b", {"n5": [3, 8]})], []),
+    "a task that succeeded there": (
+        [*ended("a", {"n2": [3, 8]}), *ended("b", {"n2": [3, 8]}), task("b", 1, "n2", partition=5)], [],
+    ),
+    "the only host": ([fact for app in "ab" for fact in ended(app, {"n2": [3, 8]}, hosts=["n2", "n3"])], []),
+    "too few tasks for all hosts": ([fact for app in "ab" for fact in ended(app, {"n2": [0, 1]}, partitions=2)], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "blamed"), ENDED.values(), ids=ENDED)
+def test_a_host_on_which_every_task_fails_is_found_although_it_ends_the_applications(
+    spark: SparkSession, facts: list[Fact], blamed: list[str]
+) -> None:
+    healthy = [task("c", 2, host, partition=number) for number, host in enumerate(HOSTS)]
+    verdicts = judge(summarize(spark, facts + healthy), Rules()).verdicts
+    assert [verdict.host for verdict in verdicts] == blamed
+    assert all(verdict.cause.startswith("all tasks failed there and none elsewhere") for verdict in verdicts)
 
 
 def test_evidence_until_a_moment_does_not_count_for_a_host(spark: SparkSession) -> None:

@@ -127,10 +127,11 @@ def test_an_application_has_its_id_and_attempt() -> None:
     assert first["detail"] == "etl"
 
 
-def test_only_executors_that_name_their_node_are_kept() -> None:
+def test_an_executor_has_its_host_and_the_node_that_it_names() -> None:
     event = {"Event": "SparkListenerExecutorAdded", "Timestamp": 1, "Executor ID": "1"}
     pod = {"Host": "10.1.2.3", "Total Cores": 1, "Log Urls": {}, "Attributes": {"NODE_NAME": "worker-1"}}
-    assert facts(event | {"Executor Info": {"Host": "n1", "Total Cores": 1}}) == []
+    (process,) = facts(event | {"Executor Info": {"Host": "N1", "Total Cores": 1}})
+    assert (process["host"], process["time"], process.get("detail")) == ("n1", 1, None)
     (fact,) = facts(event | {"Executor Info": pod})
     assert (fact["host"], fact["detail"]) == ("10.1.2.3", "worker-1")
 

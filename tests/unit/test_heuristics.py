@@ -248,7 +248,7 @@ def test_failures_that_concentrate_on_one_node_are_charged_to_it(kind: FailureCl
     assert verdict.host == "n1"
     disk = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
     many, few = ("12 tasks", 2) if kind in COUNTED_BY_TASK else ("6 stages", 1)
-    if kind is FailureClass.ONLY_THERE:
+    if kind in {FailureClass.ALL_THERE, FailureClass.ONLY_THERE}:
         many, few = "12 partitions", 2
     assert verdict.cause == f"{kind} in {many} of 2 applications and in {few} on all other nodes together"
     assert "," not in verdict.cause, "a merge would part it"
@@ -295,6 +295,16 @@ def test_a_partition_that_fails_again_and_again_in_one_place_counts_once() -> No
     assert judge(failed_only_there(*[{11, 12}] * 9), RULES).near_misses == {}, "of two partitions it may be chance"
     (verdict,) = judge(failed_only_there({11, 12, 13}, {11, 14, 15, 16}), RULES).verdicts
     assert verdict.cause.startswith(f"{FailureClass.ONLY_THERE} in 6 partitions of 2 applications and in 0 on all")
+
+
+def test_partitions_that_fail_with_all_others_on_a_host_count_in_each_application() -> None:
+    charged = [
+        replace(failed_in(app, FailureClass.ALL_THERE, 1, 1), partitions=frozenset({11, 12})) for app in ("a", "b")
+    ]
+    counted = tally({"n1": charged})["n1"][FailureClass.ALL_THERE]
+    assert (counted.partitions, counted.all_partitions) == (4, 4)
+    found = judge(among_healthy(failures={FailureClass.ALL_THERE: counted}, share=0.6), RULES)
+    assert [verdict.host for verdict in found.verdicts] == ["n1"], "it has so many tasks because each ends at once"
 
 
 def test_few_tasks_with_a_full_disk_are_enough_where_spark_avoids_the_host_then() -> None:
