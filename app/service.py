@@ -128,7 +128,7 @@ class Service:
             store.listeners, ownership, self.directory, reader, unsaved, tracker, clock
         )
         self.registry = ListenerRegistry(
-            store.listeners, ownership, self.directory, reader, heartbeats, self.view, self.feed, quota, clock
+            store.listeners, ownership, self.directory, reader, heartbeats, unsaved, self.view, self.feed, quota, clock
         )
 
         # Changes of the list: `publish` and `reset` below follow them

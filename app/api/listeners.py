@@ -29,7 +29,6 @@ from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.listener import Report
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
-    REPORT_FIELDS,
     EvidenceListBody,
     LeaseBody,
     ListenerBody,
@@ -115,7 +114,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     answer = {
         "revision": service.view.tracker.revision,
         "leaseEnd": str(entry.listener.lease_end),
-        "reported": sorted(REPORT_FIELDS[name] for name in entry.report.given()),
+        "reported": service.registry.reported(entry),
     }
     return JsonResponse(request, dump_json(answer))
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from app.engine.list_view import ListView
 from app.listeners.replication import ListenerReader, PushOwnership, UnsavedReports
-from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, TooManyListenersError
+from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, TooManyListenersError, part_names
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.database import LockedError
 from app.store.listeners import ListenerStore, Secret, StoredListener
@@ -123,6 +123,7 @@ class ListenerRegistry:
         directory: ListenerDirectory,
         reader: ListenerReader,
         heartbeats: HeartbeatRecorder,
+        unsaved: UnsavedReports,
         view: ListView,
         feed: ChangeFeed,
         quota: ListenerQuota,
@@ -133,6 +134,7 @@ class ListenerRegistry:
         self._directory = directory
         self._reader = reader
         self._heartbeats = heartbeats
+        self._unsaved = unsaved
         self._view = view
         self._feed = feed
         self._quota = quota
@@ -200,10 +202,20 @@ class ListenerRegistry:
             await self._catch_up(acked)
         await self._read_registrations()
         try:
-            return self._heartbeats.record(listener_id, session, acked, report, principal)
+            entry = self._heartbeats.record(listener_id, session, acked, report, principal)
         except (NotFoundError, FencedError):
             await self._reader.sync()
-            return self._heartbeats.record(listener_id, session, acked, report, principal)
+            entry = self._heartbeats.record(listener_id, session, acked, report, principal)
+        if self._view.is_current:
+            await self._unsaved.wait_until_saved(entry)
+        return entry
+
+    def reported(self, entry: ListenerEntry) -> list[str]:
+        """The fields of its report, under their names in the API, that it has no reason to send again.
+
+        What this replica alone knows is not among them: if it is killed now, the others would count what they have.
+        """
+        return sorted(part_names(entry.report.given()) - self._unsaved.parts_of(entry))
 
     async def rotate_secret(self, listener_id: str, session: str, principal: str | None) -> str:
         """A new secret; the old one also signs for an hour. Raises NotFoundError, FencedError, UnavailableError."""

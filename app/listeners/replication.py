@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +22,8 @@ from blocklist.model.errors import InvalidError, UnavailableError
 log = structlog.get_logger(__name__)
 
 
+SAVE_SECONDS: Final = 0.5
+"""Maximum time that a heartbeat waits until its report is saved; what is not saved then is not in its response."""
 LEASE_SECONDS: Final = 5.0
 """A replica that has not renewed its lease for this long is gone."""
 MARGIN_SECONDS: Final = 1.0
@@ -110,6 +113,8 @@ class UnsavedReports:
         self.urgent = asyncio.Event()
         self._shared = shared
         self._parts: dict[ListenerEntry, set[str]] = {}
+        self._taken: dict[ListenerEntry, set[str]] = {}  # being saved
+        self._saved = asyncio.Event()
 
     def add(self, entry: ListenerEntry, at: int, *, acked: bool = False, parts: Iterable[str] = ()) -> None:
         """Record a heartbeat of `at` (Unix ms); `acked` is whether its cursor moved, `parts` are those that changed.
@@ -128,14 +133,32 @@ class UnsavedReports:
             self.urgent.set()
 
     def take(self) -> dict[ListenerEntry, set[str]]:
-        """Remove and return all items."""
-        taken, self._parts = self._parts, {}
-        return taken
+        """All items, to be saved now; call `saved` or `put_back` afterwards."""
+        self._taken, self._parts = self._parts, {}
+        return self._taken
 
-    def put_back(self, taken: Mapping[ListenerEntry, set[str]]) -> None:
-        """Save these later: the database was unavailable."""
+    def saved(self) -> None:
+        """The database has what was taken."""
+        self._taken = {}
+        self._saved.set()
+        self._saved = asyncio.Event()
+
+    def put_back(self) -> None:
+        """Save what was taken later: the database was unavailable."""
+        taken, self._taken = self._taken, {}
         for entry, parts in taken.items():
             self._parts.setdefault(entry, set()).update(parts)
+
+    def parts_of(self, entry: ListenerEntry) -> set[str]:
+        """The parts of its report that are lost if this replica is killed now."""
+        return self._parts.get(entry, set()) | self._taken.get(entry, set())
+
+    async def wait_until_saved(self, entry: ListenerEntry) -> None:
+        """Until all replicas can know what it has reported, at most for SAVE_SECONDS."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAVE_SECONDS):
+                while self.parts_of(entry):
+                    await self._saved.wait()
 
 
 _NOT_IN_FORCE: Final = part_names(("refused", "pending", "not_here"))
@@ -461,14 +484,14 @@ class ListenerWriter:
         """Save what is unsaved. Raises UnavailableError."""
         taken = self._unsaved.take()
         current = {entry: parts for entry, parts in taken.items() if self._directory.is_current(entry)}
-        if not current:
-            return
         try:
-            reports = self._report_parts(current)
-            await self._database.save_heartbeats([entry.listener for entry in current], reports, self._tracker.history)
+            if current:
+                listeners, reports = [entry.listener for entry in current], self._report_parts(current)
+                await self._database.save_heartbeats(listeners, reports, self._tracker.history)
         except BaseException:
-            self._unsaved.put_back(current)
+            self._unsaved.put_back()
             raise
+        self._unsaved.saved()
 
     def _report_parts(self, entries: Mapping[ListenerEntry, Collection[str]]) -> list[ReportPart]:
         """These parts of reports, without those that cannot be written because of a bug."""

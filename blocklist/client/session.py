@@ -210,7 +210,7 @@ class ListenerSession:
                 self._unsent |= names
             raise
         if _NODES in names:
-            self._nodes_due = 0.0 if reported is None else now + NODES_SECONDS
+            self._nodes_due = now + NODES_SECONDS if _NODES in (reported or ()) else 0.0
         elif reported is not None and _NODES not in reported:
             self._send_nodes_again()
         if reported is not None and any(self._report.only(_NOT_IN_FORCE - {*reported, *names}).given().values()):

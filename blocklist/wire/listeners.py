@@ -37,7 +37,7 @@ class LeaseBody(Body):
         list[str],
         Doc(
             "The fields of the listener's report that the service has, evidence excepted. Send a field"
-            " that is missing here again: the service has restarted."
+            " that is missing here again: the service has restarted, or not all replicas can know it yet."
         ),
     ]
 

@@ -107,6 +107,18 @@ def test_nodes_are_sent_again_only_when_the_service_has_lost_them(registrar: Reg
     assert sent[first + 1 : lost] + sent[lost + 1 :] == [None] * (len(sent) - first - 2)
 
 
+def test_nodes_that_are_not_stored_yet_are_sent_again(registrar: Registrar) -> None:
+    """A replica that cannot save them now names them only once it could: killed before, it takes them with it."""
+    registrar.prepared["POST"] = [*[response_that_has()] * 10, *[response_that_has("nodes")] * 100]
+    session = joined(registrar, interval=0.05)
+    session.report(Report(nodes=["n1"]))
+    wait_until(lambda: len(registrar.heartbeats()) > 20)
+    session.close()
+    sent = [heartbeat.get("nodes") for heartbeat in registrar.heartbeats()]
+    assert sent[4:11] == [["n1"]] * 7
+    assert sent[-3:] == [None] * 3
+
+
 def test_a_service_that_does_not_tell_what_it_has_gets_everything_at_each_interval(registrar: Registrar) -> None:
     session = joined(registrar, interval=0.05)
     session.report(Report(nodes=["n1"]))
