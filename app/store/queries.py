@@ -70,7 +70,7 @@ PROBE_STATEMENTS: Final = (
 
 
 class Topic(StrEnum):
-    """What replicas notify each other about. All but CHANGES and CONTENTION have a version in the table `versions`."""
+    """What replicas notify each other about. All but CHANGES have a version in the table `versions`."""
 
     ALERTS = "alerts"
     CHANGES = "changes"
@@ -234,7 +234,7 @@ def compactable(
     """Number of the oldest changes to remove, at most `limit`, and the revision of the last; None if there are none.
 
     A change is removed if its revision is below `keep_from`, or if it is older than `older_than` (Unix ms) and its
-    revision is below `below`.
+    revision is below `always_keep_from`.
     """
     revision, at_ms = changes.c.revision, changes.c.at_ms
     rows = connection.execute(select(revision, at_ms).order_by(revision).limit(limit)).all()

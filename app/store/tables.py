@@ -53,19 +53,30 @@ log_head = Table(
     " timeline: of the PostgreSQL server that wrote the row, null if unknown.",
 )
 
-blocked_nodes = Table(
+
+def _list(name: str, comment: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("id", String(253), primary_key=True),
+        Column("action", String(40), nullable=False),
+        Column("start_ms", BigInteger, nullable=False),
+        Column("end_ms", BigInteger, nullable=False),
+        Column("cause", Text, nullable=False),
+        Column("created_by", String(253)),
+        Column("revision", BigInteger, nullable=False),
+        Column("claims", Text),
+        comment=comment,
+        sqlite_with_rowid=False,
+    )
+
+
+blocked_nodes = _list(
     "blocked_nodes",
-    metadata,
-    Column("id", String(253), primary_key=True),
-    Column("action", String(40), nullable=False),
-    Column("start_ms", BigInteger, nullable=False),
-    Column("end_ms", BigInteger, nullable=False),
-    Column("cause", Text, nullable=False),
-    Column("created_by", String(253)),
-    Column("revision", BigInteger, nullable=False),
-    Column("claims", Text),
-    comment="The list at log_head.revision. created_by, revision: of the last change; claims: as in changes.",
-    sqlite_with_rowid=False,
+    "The list at log_head.revision. created_by, revision: of the last change; claims: as in changes.",
+)
+log_base = _list(
+    "log_base", "The list at log_head.compacted, on which the change log begins; columns as in blocked_nodes."
 )
 
 changes = Table(
@@ -130,21 +141,6 @@ alerts = Table(
     sqlite_with_rowid=False,
 )
 Index(None, alerts.c.seen_ms)
-
-log_base = Table(
-    "log_base",
-    metadata,
-    Column("id", String(253), primary_key=True),
-    Column("action", String(40), nullable=False),
-    Column("start_ms", BigInteger, nullable=False),
-    Column("end_ms", BigInteger, nullable=False),
-    Column("cause", Text, nullable=False),
-    Column("created_by", String(253)),
-    Column("revision", BigInteger, nullable=False),
-    Column("claims", Text),
-    comment="The list at log_head.compacted, on which the change log begins; columns as in blocked_nodes.",
-    sqlite_with_rowid=False,
-)
 
 listeners = Table(
     "listeners",

@@ -40,9 +40,9 @@ class FencedError(BlocklistError):
     """Another session of the listener has taken over; this session is rejected from now on."""
 
 
-def truncate_reasons(reasons: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> dict[str, str]:
+def truncate_reasons(reasons: Mapping[str, str]) -> dict[str, str]:
     """Truncate a map from node id to reason to what a heartbeat may contain: the first ids, with shortened reasons."""
-    return {node_id: reasons[node_id][:MAX_REASON_LENGTH] for node_id in sorted(reasons)[:max_entries]}
+    return {node_id: reasons[node_id][:MAX_REASON_LENGTH] for node_id in sorted(reasons)[:MAX_ENTRIES]}
 
 
 def check_cluster(name: str) -> str:
