@@ -20,8 +20,8 @@ from app.page.history import cause_group
 from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
 from app.requests import EXAMPLE_BODY
 from app.service import Service, service_of
-from blocklist.model.claims import ANONYMOUS
-from blocklist.model.draft import claims_on, find_blocked
+from blocklist.model.claims import ANONYMOUS, Claims
+from blocklist.model.draft import claims_on, find_blocked, nodes_claimed_by
 from blocklist.model.node import ACTION_BY_NAME, BlockedNode, TaskCount
 from blocklist.model.reported_node import CLUSTER_LABEL
 
@@ -39,7 +39,10 @@ SORTS: Final = tuple(_SORT_KEYS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListFilter:
-    """Text in the id or cause, action, author; sort order; page. With `group` "cause", a row is a group of nodes."""
+    """Text in the id or cause, action, owner or author; sort order; page.
+
+    With `group` "cause", a row is a group of nodes.
+    """
 
     q: str = ""
     action: str = ""
@@ -68,10 +71,11 @@ class ListFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListRow:
-    """A blocked node; `applied` of `listeners` have its last change, `tasks` run there."""
+    """A blocked node and its owners; `applied` of `listeners` have its last change, `tasks` run there."""
 
     node: BlockedNode
     cluster: str | None
+    owners: Sequence[str]
     created_by: str | None
     tasks: TaskCount
     applied: int
@@ -154,13 +158,14 @@ def _sorted(service: Service, nodes: Sequence[BlockedNode], list_filter: ListFil
 
 
 def _filtered(service: Service, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
-    text, action = list_filter.q.casefold(), ACTION_BY_NAME.get(list_filter.action)
+    text, action, by = list_filter.q.casefold(), ACTION_BY_NAME.get(list_filter.action), list_filter.by
+    owned = {*nodes_claimed_by(service.view.tracker, [by], service.clock())[by]} if by else set()
     return [
         node
         for node in nodes
         if (not text or text in node.id.casefold() or text in node.cause.casefold())
         and (action is None or node.action is action)
-        and (not list_filter.by or list_filter.by == service.last_changes.created_by(node.id))
+        and (not by or node.id in owned or by == service.last_changes.created_by(node.id))
     ]
 
 
@@ -193,11 +198,18 @@ def _row(
     return ListRow(
         node=node,
         cluster=service.inventory.labels_of(node.id).get(CLUSTER_LABEL),
+        owners=owners_of(claims_on(service.view.tracker, node, service.clock())),
         created_by=last_changes.created_by(node.id),
         tasks=service.directory.tasks_on(node.id, silent=silent),
         applied=len(acked) - bisect_left(acked, revision) - refused - not_here,
         listeners=len(acked) - not_here,
     )
+
+
+def owners_of(claims: Claims) -> Sequence[str]:
+    """The owners of the claims, the oldest first; none if nobody has a name."""
+    owners = [claim.owner for claim in claims]
+    return [] if owners == [ANONYMOUS] else owners
 
 
 def authors_of(service: Service, nodes: Sequence[BlockedNode]) -> list[str]:

@@ -18,6 +18,7 @@ from app.listeners.reports import TasksOnHost
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute, int_param
 from app.page.history import WIDTH, BlockInterval, Box, intervals, time_labels
+from app.page.list import owners_of
 from app.page.shared import Excerpt, ReaderVisitor, Visitor, render_page
 from app.service import Service, service_of
 from app.store.queries import ChangeFilter
@@ -494,6 +495,7 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         node=node,
         by=service.last_changes.created_by(node_id),
         claims=claims,
+        owners=owners_of(claims),
         evidence_claims=latest_evidence_claims(changes, claims),
         dismissals=service.dismissals.of_node(node_id),
         history=history,

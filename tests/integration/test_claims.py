@@ -35,6 +35,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, http_client, wait_until
 from tests.integration.receiver import Receiver
 from tests.integration.secured import secured_service
+from tests.integration.test_page_listener import facts
 from tests.integration.test_page_tasks import cells
 
 NODE = "/blocklist/nodes/n1"
@@ -407,6 +408,22 @@ def test_the_page_of_a_node_lists_its_claims_and_dismissals(service: httpx2.Clie
     page = service.get("/page/nodes/n1").text
     assert "<li>detection" in page
     assert 'id="claims"' not in page
+
+
+def test_the_page_names_all_owners(service: httpx2.Client) -> None:
+    service.put("/blocklist/nodes/n0", json=claim()).raise_for_status()
+    for owner in ("anna", "detection"):
+        put(service, owner, cause=owner)
+    assert cells(service.get("/page/list?sort=node").text, "Owners") == ["–", "anna, detection"]
+    assert facts(service.get("/page/nodes/n1/state").text)["Owners"] == "anna, detection"
+    for number in range(3):
+        put(service, f"alertmanager/{number:016}")
+    shown = "anna, detection, alertmanager/0000000000000000 and 2 more"
+    for path in ("/?sort=node", "/page/list?sort=node", "/?by=alertmanager%2F0000000000000002"):
+        assert shown in cells(service.get(path).text, "Owners"), path
+    service.delete(f"{NODE}/claims/anna").raise_for_status()
+    assert cells(service.get("/page/list?sort=node").text, "Owners")[1].startswith("detection, alertmanager/")
+    assert cells(service.get("/?by=anna").text, "Owners") == []
 
 
 def test_the_page_and_the_command_show_canaries(start_in_process: StartInProcess, binaries: Path) -> None:

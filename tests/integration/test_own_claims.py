@@ -17,6 +17,8 @@ from tests.integration.command import Command
 from tests.integration.databases import Databases
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.secured import SecuredInProcess, secured_in_process
+from tests.integration.test_page_listener import facts
+from tests.integration.test_page_tasks import cells
 
 AsPerson = Callable[[str], Command]
 
@@ -50,6 +52,20 @@ def as_person(secured: SecuredInProcess, binaries: Path, tokens: dict[str, str])
 def blocked(secured: SecuredInProcess) -> set[str]:
     with secured.client(secured.admin) as client:
         return set(client.get("/blocklist").json())
+
+
+def test_the_page_names_the_owners_and_whoever_changed_the_block_last(
+    secured: SecuredInProcess, as_person: AsPerson
+) -> None:
+    as_person("carol")
+    with secured.client(secured.admin) as client:
+        assert cells(client.get("/page/list?sort=node").text, "Owners") == ["anna, bob", "anna"]
+        longer = {"action": "MARK_BLOCKED_AND_EVACUATE_TASKS", "cause": "Broken DIMM"}
+        author = (
+            client.put("/blocklist/nodes/w1/claims/bob", json=longer).raise_for_status().json()["claim"]["createdBy"]
+        )
+        assert cells(client.get("/page/list?sort=node").text, "Owners")[0] == f"anna, bob last change by {author}"
+        assert facts(client.get("/page/nodes/w1/state").text)["Owners"] == f"anna, bob last change by {author}"
 
 
 def test_only_the_own_claim_goes(secured: SecuredInProcess, as_person: AsPerson) -> None:
