@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import pytest
 
+from app.page.map import MapState
 from tests.applications.application import Installation
 from tests.applications.conftest import spark
 from tests.integration.command import Command
-from tests.integration.conftest import binaries
+from tests.integration.conftest import Start, binaries
+from tests.integration.notice_receivers import receiving_notices
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
@@ -43,13 +45,16 @@ def at_listeners(service: ServiceProcess, node: str) -> tuple[int, int, Mapping[
 
 def test_each_block_counts_where_its_node_is(
     tmp_path: Path,
-    fresh: ServiceProcess,
+    start: Start,
     binaries: Path,
     cluster: Cluster,
     kubelets: Kubelets,
     yarn: YarnCluster,
     spark: Installation,
 ) -> None:
+    stack = ExitStack()
+    notices = stack.enter_context(receiving_notices())
+    fresh = start(notify_url=notices.url)
     command = Command(binaries, fresh.url)
     on_yarn = SparkOnYarn(yarn)
     installed = Installation(home=spark.home, applications=spark.applications, variables=on_yarn.variables)
@@ -60,7 +65,16 @@ def test_each_block_counts_where_its_node_is(
     def block(node: str, *options: str) -> str:
         return command.stdout_of("block", node, "-r", "Disk errors", "-d", "1h", "--wait", WAIT, *options)
 
-    with ExitStack() as stack:
+    def on_map(**expected: int) -> bool:
+        with fresh.client() as http:
+            counts = http.get("/page/map/states").raise_for_status().json()["counts"]
+        shown = {MapState(value).name.lower(): count for value, count in counts.items() if count}
+        return {state: count for state, count in shown.items() if state not in {"free", "not_ready"}} == expected
+
+    def is_notified(*texts: str) -> bool:
+        return any(all(text in f"{title} {message}" for text in texts) for title, message in notices.notices)
+
+    with stack:
         stack.enter_context(kubelets.nodes(POD_NODE))
         stack.enter_context(manager_process(tmp_path, cluster, fresh, "--cluster", "k8s-a"))
         scene = Scene(tmp_path, fresh, yarn)
@@ -96,6 +110,9 @@ def test_each_block_counts_where_its_node_is(
         assert "refuses" not in drained.stdout
         wait(lambda: at_listeners(fresh, W2)[2]["kubernetes"] == "not here")
         assert scene.rest.containers()[W2] == 0
+        wait(lambda: on_map(marked=2, evacuated=1))
+        wait(lambda: is_notified(POD_NODE, "blocked", "k8s-a") and is_notified(W1, "blocked", "yarn-a"))
+        wait(lambda: is_notified(W2, "evacuated"))
 
         # Of neither: the job alone counts, and it is a name that nobody knows.
         refused = command.run("block", NOWHERE, "-r", "Disk errors", "-d", "1h", "--strict")
@@ -105,6 +122,7 @@ def test_each_block_counts_where_its_node_is(
         here = {"kubernetes": "not here", "yarn": "not here", application: "applied"}
         assert at_listeners(fresh, NOWHERE) == (1, 1, here)
         assert "No cluster has this node." in command.run("status", NOWHERE).stderr
+        wait(lambda: on_map(marked=2, evacuated=1, unknown=1))
 
         # One that joins meanwhile.
         block(JOINS)
@@ -113,7 +131,11 @@ def test_each_block_counts_where_its_node_is(
             wait(lambda: is_blocked(kubelets.node(JOINS)))
             wait(lambda: at_listeners(fresh, JOINS) == (2, 2, {**here, "kubernetes": "applied"}))
             assert "No cluster has this node." not in command.run("status", JOINS).stderr
+            wait(lambda: on_map(marked=3, evacuated=1, unknown=1))
         wait(lambda: at_listeners(fresh, JOINS) == (1, 1, here))
+        wait(lambda: on_map(marked=2, evacuated=1, unknown=2))
+        wait(lambda: is_notified(NOWHERE, "blocked") and is_notified(JOINS, "blocked"))
+        assert not is_notified("refuse"), notices.titles
 
         with fresh.client() as http:
             assert "not here" in http.get(f"/page/nodes/{POD_NODE}").text
