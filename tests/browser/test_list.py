@@ -7,7 +7,7 @@ import re
 import httpx
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import monitored
+from tests.browser.browsing import monitored, overflows
 from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.conftest import Start
 from tests.integration.listeners import heartbeat, put, register, unblock
@@ -39,6 +39,12 @@ def test_it_is_live(page: Page, listener_client: httpx.Client) -> None:
     put(listener_client, "n1", action=EVACUATE, cause="Hot machine")
     expect(cells).to_contain_text("disk · Hot machine".replace(" · ", ""))
     expect(cells).to_contain_text("evacuate")
+    owner = {"action": "MARK_BLOCKED", "cause": "Broken DIMM"}
+    listener_client.put("/blocklist/nodes/n1/claims/hardware-team", json=owner).raise_for_status()
+    expect(cells.locator("[data-label=Owners]")).to_have_text("anonymous, hardware-team")
+    page.set_viewport_size({"width": 390, "height": 800})
+    expect(cells.get_by_text("hardware-team")).to_be_visible()
+    assert overflows(page) == 0
     unblock(listener_client, "n1")
     expect(page.get_by_text("No node is blocked.")).to_be_visible()
     assert page.evaluate("window.mark") == "not reloaded"
