@@ -68,11 +68,11 @@ class Server(uvicorn.Server):
                 sockets = [socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True)]
             await super().startup(sockets)
         except OSError as error:
-            raise _listen_error(self.config, error) from None
+            raise _listen_error(self.config.host, self.config.port, error) from None
         except SystemExit as error:
             # uvicorn exits where it handles the error of the socket.
             if isinstance(error.__context__, OSError):
-                raise _listen_error(self.config, error.__context__) from None
+                raise _listen_error(self.config.host, self.config.port, error.__context__) from None
             raise
         if not self.should_exit:
             _announce(self, self._app)
@@ -92,12 +92,24 @@ def _is_every_address(host: str) -> bool:
         return False
 
 
-def _listen_error(config: uvicorn.Config, error: OSError) -> SettingsError:
-    address = f"{config.host}, port {config.port}"
+def check_address(host: str, port: int) -> None:
+    """Raises SettingsError if the service could not listen there. A port in use is no error: the service may run."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise _listen_error(host, port, error) from None
+    except UnicodeError:
+        raise _listen_error(host, port, OSError("this is not a host name")) from None
+
+
+def _listen_error(host: str, port: int, error: OSError) -> SettingsError:
+    address = f"{host}, port {port}"
     if error.errno == errno.EADDRINUSE:
         return SettingsError(
-            f"BLOCKLIST_PORT: port {config.port} of {config.host} is in use: stop the program that uses it, or choose"
-            " another port."
+            f"BLOCKLIST_PORT: port {port} of {host} is in use: stop the program that uses it, or choose another port."
         )
     name = "PORT" if error.errno == errno.EACCES else "HOST"
     return SettingsError(f"BLOCKLIST_{name}: the service cannot listen on {address}: {error.strerror or error}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, **settings: str) -> in
         ({"telemetry": "otlp"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({"nodes_file": "/nowhere/nodes.csv"}, "BLOCKLIST_NODES_FILE: /nowhere/nodes.csv: No such file"),
         ({"tls_cert": "/nowhere/cert.pem"}, "BLOCKLIST_TLS_KEY"),
+        ({"host": "192.0.2.1"}, "BLOCKLIST_HOST: the service cannot listen on 192.0.2.1"),
+        ({"host": "blocklist.invalid"}, "BLOCKLIST_HOST: the service cannot listen on blocklist.invalid"),
+        ({"host": "a..b"}, "this is not a host name"),
     ],
 )
 def test_what_the_start_refuses_is_found_before(
@@ -56,6 +60,17 @@ def test_valid_settings_change_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     database = f"sqlite:///{tmp_path}/blocklist.db"
     assert run(monkeypatch, "check-settings", auth="tokens", admin_token_file=token, database_url=database) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("host", "other"), [("127.0.0.1", "127.0.0.1"), ("::", "0.0.0.0")])
+def test_a_port_in_use_is_valid_as_the_service_may_be_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, other: str
+) -> None:
+    token, database = str(tmp_path / "admin.token"), f"sqlite:///{tmp_path}/blocklist.db"
+    monkeypatch.setenv("BLOCKLIST_ADMIN_TOKEN_FILE", token)
+    with socket.create_server((other, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert run(monkeypatch, "check-settings", auth="tokens", database_url=database, host=host, port=port) == 0
 
 
 def test_a_faulty_nodes_file_is_found(
