@@ -202,13 +202,10 @@ class ListenerRegistry:
             await self._catch_up(acked)
         await self._read_registrations()
         try:
-            entry = self._heartbeats.record(listener_id, session, acked, report, principal)
+            return self._heartbeats.record(listener_id, session, acked, report, principal)
         except (NotFoundError, FencedError):
             await self._reader.sync()
-            entry = self._heartbeats.record(listener_id, session, acked, report, principal)
-        if self._view.is_current:
-            await self._unsaved.wait_until_saved(entry)
-        return entry
+            return self._heartbeats.record(listener_id, session, acked, report, principal)
 
     def reported(self, entry: ListenerEntry) -> list[str]:
         """The fields of its report, under their names in the API, that it has no reason to send again.

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -22,8 +21,6 @@ from blocklist.model.errors import InvalidError, UnavailableError
 log = structlog.get_logger(__name__)
 
 
-SAVE_SECONDS: Final = 0.5
-"""Maximum time that a heartbeat waits until its report is saved; what is not saved then is not in its response."""
 LEASE_SECONDS: Final = 5.0
 """A replica that has not renewed its lease for this long is gone."""
 MARGIN_SECONDS: Final = 1.0
@@ -114,7 +111,6 @@ class UnsavedReports:
         self._shared = shared
         self._parts: dict[ListenerEntry, set[str]] = {}
         self._taken: dict[ListenerEntry, set[str]] = {}  # being saved
-        self._saved = asyncio.Event()
 
     def add(self, entry: ListenerEntry, at: int, *, acked: bool = False, parts: Iterable[str] = ()) -> None:
         """Record a heartbeat of `at` (Unix ms); `acked` is whether its cursor moved, `parts` are those that changed.
@@ -140,8 +136,6 @@ class UnsavedReports:
     def saved(self) -> None:
         """The database has what was taken."""
         self._taken = {}
-        self._saved.set()
-        self._saved = asyncio.Event()
 
     def put_back(self) -> None:
         """Save what was taken later: the database was unavailable."""
@@ -152,13 +146,6 @@ class UnsavedReports:
     def parts_of(self, entry: ListenerEntry) -> set[str]:
         """The parts of its report that are lost if this replica is killed now."""
         return self._parts.get(entry, set()) | self._taken.get(entry, set())
-
-    async def wait_until_saved(self, entry: ListenerEntry) -> None:
-        """Until all replicas can know what it has reported, at most for SAVE_SECONDS."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SAVE_SECONDS):
-                while self.parts_of(entry):
-                    await self._saved.wait()
 
 
 _NOT_IN_FORCE: Final = part_names(("refused", "pending", "not_here"))

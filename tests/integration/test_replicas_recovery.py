@@ -231,8 +231,8 @@ def use_other_tables(client: httpx.Client, listener: str, end: float) -> None:
 def test_a_report_that_one_replica_alone_knows_is_to_be_sent_again(pair: Pair, node_id: str) -> None:
     """If that replica is killed, the others have an older report, by which nothing runs there."""
     register(pair.one, node_id)
-    answer = heartbeat(pair.one, node_id, taskManagers={"tm": node_id}, runningTasks={"tm": 1})
-    assert answer["reported"] == ["runningTasks", "taskManagers"]
+    heartbeat(pair.one, node_id, taskManagers={"tm": node_id}, runningTasks={"tm": 1})
+    wait_until(lambda: heartbeat(pair.one, node_id)["reported"] == ["runningTasks", "taskManagers"])
     with pair.locked("reports"):
         assert heartbeat(pair.one, node_id, refused={node_id: "Last."})["reported"] == ["runningTasks", "taskManagers"]
         assert heartbeat(pair.one, node_id)["reported"] == ["runningTasks", "taskManagers"]
