@@ -186,6 +186,9 @@ class _RequestContext:
             self.status = message["status"]
             if self.id_given or not self._is_read or self.status >= 400:
                 message["headers"] = [*message["headers"], (REQUEST_ID_HEADER, self.request_id)]
+            if self._is_read and all(name != b"cache-control" for name, _ in message["headers"]):
+                # A proxy that caches would call a blocked node free.
+                message["headers"] = [*message["headers"], (b"cache-control", b"no-store")]
         await self._send(message)
 
 

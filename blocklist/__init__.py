@@ -39,7 +39,7 @@ _MODULES = {
     "BlockedNode": "model.node",
     "BlocklistClient": "client.client",
     "BlocklistError": "model.errors",
-    "BlocklistTracker": "model.tracker",
+    "BlocklistTracker": "model.draft",
     "Change": "model.changes",
     "ChangeType": "model.changes",
     "ConflictError": "model.errors",

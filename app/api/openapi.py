@@ -148,7 +148,7 @@ def _headers_of(path: str, method: str, status: int) -> list[str]:
         found.append("Age")
     if method == "get" and status in {200, 304}:
         found += _OF_CACHED_READS
-    if path == "/tokens" and method == "post":
+    elif method == "get" or (path == "/tokens" and method == "post"):
         found.append("Cache-Control")
     if method in {"put", "delete"} and status < 300 and path.startswith(("/blocklist/nodes", "/claims")):
         found += _OF_CHANGES

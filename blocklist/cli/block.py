@@ -20,6 +20,7 @@ from blocklist.model.errors import (
     BlocklistError,
     ConflictError,
     NotFoundError,
+    UnavailableError,
 )
 from blocklist.model.names import several_message
 from blocklist.model.node import PERMANENT, AppliedBy, BlockAction, BlockedNode, merge
@@ -118,11 +119,16 @@ def _report_waited(
         blocks = [noop_block(spec, node) for node in result.already_blocked.values()]
         unchanged = client.block_nodes(blocks, allow_merge=True, wait=wait, applied_by=by).applied
         progress = unchanged if progress is None or unchanged is None else progress.and_also(unchanged)
-    if progress is not None:
-        node_ids = report.names[:_MAX_NODES_FOR_REASONS]
-        reasons: _Reasons = ({}, {}) if progress.complete else reasons_of(client, node_ids, by)
-        _report_no_longer_blocked(client, report, result, progress)
-        report_progress(report, progress, by, reasons)
+    if progress is None:
+        raise UnavailableError(
+            "The nodes are blocked, but it is not known by whom that is applied: the response has no Blocklist-Applied"
+            " header. A server in front of the service has removed it, or Prefer from the request; see `blocklist"
+            " status`."
+        )
+    node_ids = report.names[:_MAX_NODES_FOR_REASONS]
+    reasons: _Reasons = ({}, {}) if progress.complete else reasons_of(client, node_ids, by)
+    _report_no_longer_blocked(client, report, result, progress)
+    report_progress(report, progress, by, reasons)
 
 
 def _report_no_longer_blocked(

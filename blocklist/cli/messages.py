@@ -355,6 +355,8 @@ def outcome_unknown(error: BaseException) -> bool:
     if not isinstance(error, BlocklistError):
         # Interrupted, or a fault of the command: others end it by intention.
         return not isinstance(error, (typer.Exit, typer.Abort, typer.TyperException))
+    if isinstance(error, UnavailableError) and error.passed_on:
+        return True
     not_sent = (httpx.ConnectError, httpx.ConnectTimeout)
     return isinstance(error.__cause__, httpx.HTTPError) and not isinstance(error.__cause__, not_sent)
 

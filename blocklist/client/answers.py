@@ -211,7 +211,7 @@ class ApiResponse:
         try:
             return parse_object(json.loads(self._body))
         except (ValueError, RecursionError) as error:
-            raise UnavailableError(f"The response of {self.response.url} is not JSON.") from error
+            raise UnavailableError(f"The response of {self.response.url} is not JSON.", passed_on=True) from error
 
     @property
     def problem(self) -> Json:
@@ -239,7 +239,7 @@ def _ids(header: str) -> tuple[str, ...]:
 def parse_object(value: object) -> Json:
     """The value, if it is a JSON object. Raises UnavailableError otherwise."""
     if not isinstance(value, dict):
-        raise UnavailableError("The service sent JSON that is not an object.")
+        raise UnavailableError("The service sent JSON that is not an object.", passed_on=True)
     return value
 
 
@@ -248,7 +248,7 @@ def parse_body(body_type: type[B], value: object) -> B:
     try:
         return body_type.parse(value)
     except InvalidError as error:
-        raise UnavailableError(f"The service sent an invalid response: {error}") from error
+        raise UnavailableError(f"The service sent an invalid response: {error}", passed_on=True) from error
 
 
 def parse_node(value: object) -> BlockedNode:
@@ -256,7 +256,7 @@ def parse_node(value: object) -> BlockedNode:
     try:
         return NodeBody.parse(value).value()
     except InvalidError as error:
-        raise UnavailableError(f"The service sent an invalid node: {error}") from error
+        raise UnavailableError(f"The service sent an invalid node: {error}", passed_on=True) from error
 
 
 def error_from(answer: ApiResponse) -> BlocklistError:

@@ -319,9 +319,11 @@ class BlocklistClient:
         """
         params = _block_params(force, strict=strict, replace_own=replace_own)
         body = _block_bodies(nodes, allow_merge)
-        return _block_result(
-            self._request("PUT", _NODES_PATH, params=params, json=body, wait=wait, applied_by=applied_by)
-        )
+        answer = self._request("PUT", _NODES_PATH, params=params, json=body, wait=wait, applied_by=applied_by)
+        result = _block_result(answer)
+        if missing := body.keys() - result.nodes.keys():
+            raise UnavailableError(f"The service's response does not have node {min(missing)}.", passed_on=True)
+        return result
 
     def block_selected(
         self,
@@ -643,7 +645,8 @@ class BlocklistClient:
         if response.is_success:
             return UnavailableError(
                 f"The server at {self.url} is not a blocklist service: its response has no Blocklist-Revision header."
-                " It may be a log-in page or another server: check the URL."
+                " It may be a log-in page or another server: check the URL.",
+                passed_on=True,
             )
         if response.is_redirect:
             return UnavailableError(
@@ -661,7 +664,8 @@ class BlocklistClient:
                 f"{status}: the proxy wants a password. Give {scheme}_PROXY as http://user:password@host:port, or name"
                 " the service in NO_PROXY."
             )
-        return UnavailableError(f"{status}, from a server in front of the service.", retry_after(response))
+        detail = f"{status}, from a server in front of the service."
+        return UnavailableError(detail, retry_after(response), passed_on=response.is_server_error)
 
 
 def _node_details(node_id: str, value: object) -> NodeDetails:

@@ -77,11 +77,15 @@ class CompactedError(BlocklistError):
 
 
 class UnavailableError(BlocklistError):
-    """The service or its database is unavailable; retry, after `retry_after` seconds if given."""
+    """The service or its database is unavailable; retry, after `retry_after` seconds if given.
 
-    def __init__(self, detail: str, retry_after: float | None = None) -> None:
+    `passed_on`: the response does not come from the service, or is damaged, but the service may have got the request.
+    """
+
+    def __init__(self, detail: str, retry_after: float | None = None, *, passed_on: bool = False) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+        self.passed_on = passed_on
 
 
 class UnauthorizedError(BlocklistError):

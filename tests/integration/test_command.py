@@ -667,7 +667,8 @@ class TestExitCodes:
         with fake_server(nobody, first, respond(http_response())) as other:
             done = command.run("unblock", f"{node_id}-[1-3]", BLOCKLIST_URL=other.url)
         assert (done.returncode, done.stdout) == (3, f"{node_id}-1 unblocked\n")
-        assert f"Not unblocked: {node_id}-2, {node_id}-3." in done.stderr
+        # Whatever answered may have passed the request for the second one on.
+        assert f"Not unblocked: {node_id}-3.\nThe change may have been made" in done.stderr
 
 
 class TestTokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from typing import Final, Never
 import httpx
 import pytest
 
-from tests.integration.bodies import now_ms
+from tests.integration.bodies import block, now_ms
 from tests.integration.command import TIMEOUT, Command, interrupt, run
 from tests.integration.conftest import Start
-from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond_endlessly
+from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond, respond_endlessly
 from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
@@ -222,6 +223,40 @@ def test_a_response_byte_by_byte_does_not_hold_the_command(command: Command, sen
     assert (asked.returncode, changed.returncode) == (3, 3)
     assert "is out of reach: the response is not complete after 2s" in asked.stderr
     assert "The change may have been made" in changed.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed_on"),
+    [
+        (http_response(b"<html>", "504 Gateway Time-out", "Content-Type: text/html"), True),
+        (http_response(b"", "201 Created", "Content-Type: application/json", *SERVICE_HEADERS), True),
+        (http_response(b"{}", "200 OK", "Content-Type: application/json", *SERVICE_HEADERS), True),
+        (http_response(b"<html>", "200 OK", "Content-Type: text/html"), True),
+        (http_response(b"<html>", "403 Forbidden", "Content-Type: text/html"), False),
+    ],
+    ids=["gateway timeout", "cut off", "another body", "log-in page", "refused by a gateway"],
+)
+def test_an_odd_response_to_a_change_does_not_say_that_nothing_was_changed(
+    command: Command, answer: bytes, passed_on: bool
+) -> None:
+    """A gateway has lost the service's response, or cut it off."""
+    with fake_server(respond(answer)) as server:
+        done = command.run("block", "n1", "-r", "Disk", "--forever", "-o", "json", BLOCKLIST_URL=server.url)
+    assert done.returncode == 3
+    assert ("The change may have been made" in done.stderr) is passed_on
+    [node] = json.loads(done.stdout)["nodes"]
+    assert node["result"] == ("unknown" if passed_on else "not-changed")
+
+
+def test_without_the_count_in_the_response_nobody_is_known_to_have_applied_a_block(command: Command) -> None:
+    """A gateway passes on headers from a list of its own."""
+    node = {"id": "n1", "status": 201, "startTimestamp": "1", "endTimestamp": "9223372036854775807"}
+    body = {"n1": {**block(), **node, "taskManagers": []}}
+    answer = http_response(json.dumps(body).encode(), "200 OK", "Content-Type: application/json", *SERVICE_HEADERS)
+    with fake_server(respond(answer)) as server:
+        done = command.run("block", "n1", "-r", "Disk", "--forever", "--wait", "1s", BLOCKLIST_URL=server.url)
+    assert done.returncode == 3
+    assert "it is not known by whom that is applied" in done.stderr
 
 
 def test_a_question_without_a_readable_token_is_a_configuration_error(command: Command) -> None:

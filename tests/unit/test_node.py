@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import blocklist
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import MAX_CAUSES, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode, merge, merge_causes
 
@@ -170,3 +171,7 @@ def test_a_node_with_a_time_beyond_64_bits_is_rejected(bad: int) -> None:
         node(end=bad)
     with pytest.raises(InvalidError, match="64-bit"):
         node(start=bad)
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(blocklist, name) is not None for name in blocklist.__all__)
