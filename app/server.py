@@ -181,10 +181,14 @@ def _announce(server: uvicorn.Server, app: FastAPI) -> None:
         return
     token = "TOKEN" if not settings.admin_token_file else f"$(cat {shlex.quote(settings.admin_token_file)})"
     bearer = f' -H "Authorization: Bearer {token}"' if settings.auth == "tokens" else ""
-    print(f"blocklist listens on {url} and keeps its data in {data}. This blocks a node for two hours:")
     # Brackets of an IPv6 address are special to zsh.
     node = shlex.quote(f"{url}/blocklist/nodes/worker-17")
-    print(f"  curl -X PUT{bearer} {node} -d {EXAMPLE_BODY}", flush=True)
+    with suppress(OSError):  # A full disk, or a closed stdout, stops nobody else.
+        print(
+            f"blocklist listens on {url} and keeps its data in {data}. This blocks a node for two hours:\n"
+            f"  curl -X PUT{bearer} {node} -d {EXAMPLE_BODY}",
+            flush=True,
+        )
 
 
 # Lifespan: the start and the stop of the app by the ASGI lifespan protocol, with its exceptions passed on.

@@ -7,9 +7,10 @@ import os
 import shutil
 import socket
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import DEVNULL, CompletedProcess, Popen
 from typing import Final
 
 import httpx
@@ -19,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.bodies import block, current_list, later
 from tests.integration.conftest import Start
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
+from tests.integration.process import ROOT, ServiceProcess, environment, free_port, run_app, url_of, wait_until
 
 # Root may write to any file, unless it drops this capability.
 UNPRIVILEGED: Final = (
@@ -39,6 +40,25 @@ def assert_refused(done: CompletedProcess[str], *words: str) -> None:
 
 def settings_for(database: Path, **settings: str) -> dict[str, str]:
     return environment(database_url=url_of(database), port=str(free_port()), **settings)
+
+
+@pytest.mark.parametrize("stdout", ["/dev/full", "&-"])
+def test_it_starts_where_its_first_lines_cannot_be_written(migrated: Path, stdout: str) -> None:
+    settings = settings_for(migrated)
+    shell = ["sh", "-c", f'exec "$0" -m blocklist.cli serve >{stdout}', sys.executable]
+    with Popen(shell, env={**os.environ, **settings}, stderr=DEVNULL, cwd=ROOT) as process:
+        try:
+            url = f"http://127.0.0.1:{settings['BLOCKLIST_PORT']}/healthz"
+            wait_until(lambda: is_healthy(url))
+        finally:
+            process.terminate()
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 class TestSettings:
