@@ -229,6 +229,8 @@ class ReportsMachine(ServiceMachine):
 
     @rule(name=listener_ids, report=reports, acknowledges=st.booleans(), there=st.booleans(), upper=st.booleans())
     def report(self, name: str, report: dict[str, str], acknowledges: bool, there: bool, upper: bool) -> None:
+        # A replica takes a report from another one only if it is later than what it knows.
+        self.clock.now += 1
         if name == "job":
             report = {node_id: state for node_id, state in report.items() if state != NOT_HERE}
         nodes = {
