@@ -184,11 +184,13 @@ class _RequestContext:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self.id_given or not self._is_read or self.status >= 400:
-                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER, self.request_id)]
-            if self._is_read and all(name != b"cache-control" for name, _ in message["headers"]):
+            headers = [*message["headers"]]
+            if self._is_read and all(name != b"cache-control" for name, _ in headers):
                 # A proxy that caches would call a blocked node free.
-                message["headers"] = [*message["headers"], (b"cache-control", b"no-store")]
+                headers.append((b"cache-control", b"no-store"))
+            if self.id_given or not self._is_read or self.status >= 400:
+                headers.append((REQUEST_ID_HEADER, self.request_id))
+            message["headers"] = headers
         await self._send(message)
 
 

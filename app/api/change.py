@@ -51,7 +51,7 @@ Force = Annotated[
 ]
 Strict = Annotated[
     Literal["true", "false"],
-    Query(description="`true`: refuse a node that is not blocked and that no live listener reports."),
+    Query(description="`true`: refuse a node that is neither blocked nor known."),
 ]
 
 Prefer = Annotated[

@@ -53,7 +53,7 @@ _RESERVED_FILES: Final = 0.1
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _HEAD_BEGINS: Final = re.compile(rb"[A-Za-z\r\n]")
-_FIELDS_OF_CLIENT: Final = frozenset((b"authorization", b"cookie", b"x-forwarded-for"))
+_CREDENTIALS: Final = frozenset((b"authorization", b"cookie"))
 _HEALTH: Final = frozenset((b"/healthz", b"/readyz"))
 _READS: Final = frozenset(("GET", "HEAD"))
 
@@ -500,9 +500,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _client_key(self) -> Hashable:
         """Whose turn a request is. Health checks and changes do not wait for reads of the same client."""
-        fields = [(name, value.decode("latin-1")) for name, value in self.headers if name in _FIELDS_OF_CLIENT]
-        forwarded = [value for name, value in fields if name == b"x-forwarded-for"]
-        credentials = [value for name, value in fields if name != b"x-forwarded-for"]
+        forwarded = [value.decode("latin-1") for name, value in self.headers if name == b"x-forwarded-for"]
+        credentials = [value for name, value in self.headers if name in _CREDENTIALS]
         peer = self.client[0] if self.client is not None else ""
         kind = self.url if self.url in _HEALTH else self.scope["method"] in _READS
         return client_address(peer, forwarded, self._limits.trusted_proxies), *credentials, kind

@@ -407,7 +407,7 @@ async def get_states(request: Request, visitor: ReaderVisitor) -> Response:  # n
         "settled": found.settled,
         "behind": found.hosts.revision < service_of(request).view.tracker.revision,
     }
-    return Response(dump_json(body), headers={"Cache-Control": "no-store"}, media_type="application/json")
+    return Response(dump_json(body), media_type="application/json")
 
 
 @router.get("/page/map/timeline")

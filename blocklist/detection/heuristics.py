@@ -18,6 +18,7 @@ from typing import Final
 
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
+    COUNTED_BY_PARTITION,
     COUNTED_BY_TASK,
     MIN_HOSTS,
     ApplicationFailures,
@@ -47,7 +48,6 @@ _PASSING: Final = (FailureClass.LOST_EXECUTOR, FailureClass.FETCH, FailureClass.
 
 _MANY_TASKS: Final = (FailureClass.SLOW_SERVER, FailureClass.ALL_THERE)
 """Failures by which a node gets more tasks than others."""
-_BY_PARTITION: Final = (FailureClass.ALL_THERE, FailureClass.ONLY_THERE)
 
 
 class Severity(IntEnum):
@@ -347,7 +347,7 @@ def _failure_limit(summaries: Sequence[NodeSummary], alarm_rate: float) -> float
 
 def _counted(failures: FailureCounts, kind: FailureClass) -> tuple[str, int, int]:
     """What is counted, on this node and on all."""
-    if kind in _BY_PARTITION:
+    if kind in COUNTED_BY_PARTITION:
         return "partitions", failures.partitions, failures.all_partitions
     if kind in COUNTED_BY_TASK:
         return "tasks", failures.tasks, failures.all_tasks

@@ -15,7 +15,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.node_summary import MAX_APPLICATIONS, MIN_HOSTS, SLOWDOWN_THRESHOLD, FailureClass, Metric
+from blocklist.detection.node_summary import (
+    COUNTED_BY_PARTITION,
+    MAX_APPLICATIONS,
+    MIN_HOSTS,
+    SLOWDOWN_THRESHOLD,
+    FailureClass,
+    Metric,
+)
 from blocklist.detection.schemas import FAILURES, HOST_APPLICATIONS, HOST_STAGES, NODES, conform
 
 STAGE: Final = ("app", "stage", "attempt")
@@ -267,7 +274,7 @@ PATTERNS: Final = {
 
 def charged_failures(facts: DataFrame) -> DataFrame:
     """FACTS -> FAILURES."""
-    by_partition = F.col("failure").isin(FailureClass.ONLY_THERE.value, FailureClass.ALL_THERE.value)
+    by_partition = F.col("failure").isin(*(it.value for it in COUNTED_BY_PARTITION))
     counted = (
         charged_tasks(facts)
         .where(F.col("host").isNotNull())

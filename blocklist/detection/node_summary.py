@@ -74,6 +74,8 @@ CHARGED_TO_NODE: Final = (
 )
 COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR)
 """Classes that are counted in tasks instead of stages."""
+COUNTED_BY_PARTITION: Final = (FailureClass.ALL_THERE, FailureClass.ONLY_THERE)
+"""Classes that are counted in partitions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

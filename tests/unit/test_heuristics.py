@@ -21,6 +21,7 @@ from blocklist.detection.heuristics import (
 )
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
+    COUNTED_BY_PARTITION,
     COUNTED_BY_TASK,
     ApplicationFailures,
     Comparison,
@@ -248,7 +249,7 @@ def test_failures_that_concentrate_on_one_node_are_charged_to_it(kind: FailureCl
     assert verdict.host == "n1"
     disk = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
     many, few = ("12 tasks", 2) if kind in COUNTED_BY_TASK else ("6 stages", 1)
-    if kind in {FailureClass.ALL_THERE, FailureClass.ONLY_THERE}:
+    if kind in COUNTED_BY_PARTITION:
         many, few = "12 partitions", 2
     assert verdict.cause == f"{kind} in {many} of 2 applications and in {few} on all other nodes together"
     assert "," not in verdict.cause, "a merge would part it"
