@@ -65,13 +65,25 @@ class _Volume:
     read_only: bool
 
 
+@dataclass(frozen=True, slots=True)
+class OtherImage:
+    """An image that has this one's files, and more at absolute paths, and further variables."""
+
+    files: Mapping[str, Path]
+    environment: Mapping[str, str]
+
+
 class ContainerKubelets(Kubelets):
-    """The kubelets of nodes that run containers. `claims` are the folders of claims, which are `NAMESPACE/NAME`."""
+    """The kubelets of nodes that run containers. `claims` are the folders of claims, which are `NAMESPACE/NAME`.
+
+    `other_images` are those that are not the service's, by name.
+    """
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         # Containers have the programs of this machine.
         debian.require({"tini": "tini"})
         self.claims: dict[str, Path] = {}
+        self.other_images: dict[str, OtherImage] = {}
         self._root = folder
         super().__init__(cluster, folder_name="containers")
         (folder / "image").mkdir()
@@ -164,7 +176,9 @@ class ContainerKubelets(Kubelets):
         """All variables of the container."""
         namespace = pod["metadata"]["namespace"]
         host, _, port = self.cluster.url.removeprefix("https://").partition(":")
-        found = {**self.image_environment, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        other = self.other_images.get(container["image"])
+        image = self.image_environment if other is None else {**self.image_environment, **other.environment}
+        found = {**image, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
         if pod["spec"].get("enableServiceLinks", True):
             services = self._api.get(f"/api/v1/namespaces/{namespace}/services").raise_for_status().json()["items"]
             names = [each["metadata"]["name"].upper().replace("-", "_") for each in services]
@@ -173,8 +187,14 @@ class ContainerKubelets(Kubelets):
             path = f"/api/v1/namespaces/{namespace}/secrets/{source['secretRef']['name']}"
             found |= self._text_of(path)
         for variable in container.get("env", ()):
-            reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
-            found[variable["name"]] = self._secret(namespace, reference) if reference else variable.get("value", "")
+            source = variable.get("valueFrom") or {}
+            if reference := source.get("secretKeyRef"):
+                found[variable["name"]] = self._secret(namespace, reference)
+            elif "fieldRef" in source:
+                assert source["fieldRef"]["fieldPath"] == "status.podIP"
+                found[variable["name"]] = address
+            else:
+                found[variable["name"]] = variable.get("value", "")
         return {name: address if value == "0.0.0.0" else value for name, value in found.items()}
 
     def _text_of(self, path: str) -> dict[str, str]:
@@ -193,7 +213,7 @@ class ContainerKubelets(Kubelets):
                 else home / "volumes" / volume["name"]
             )
             folder.mkdir(parents=True, exist_ok=True)
-            source = volume.get("secret") or volume.get("projected") or {}
+            source = volume.get("secret") or volume.get("projected") or volume.get("configMap") or {}
             if source:
                 mode = source.get("defaultMode", 0o644) | 0o440
                 for name, data in self._files(pod, volume).items():
@@ -326,7 +346,10 @@ class PodRun:
         user = {**self.pod["spec"]["securityContext"], **container["securityContext"]}
         assert user["readOnlyRootFilesystem"], container["name"]
         assert user["runAsNonRoot"], container["name"]
-        words = [*container["command"], *container.get("args", ())]
+        if other := self._kubelets.other_images.get(container["image"]):
+            mounts = {path: _Volume(source, read_only=True) for path, source in other.files.items()} | mounts
+        given = [*container["command"], *container.get("args", ())]
+        words = [re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], word) for word in given]
         identity = f"--reuid={user['runAsUser']} --regid={user['runAsGroup']} --groups={user['fsGroup']}"
         command = shlex.join([*(f"{name}={value}" for name, value in variables.items()), *words])
         script = _root_script(root, self._kubelets.image, self._kubelets.hosts, mounts) + (

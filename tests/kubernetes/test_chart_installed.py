@@ -6,27 +6,35 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from demo.java_home import java_home
 from tests.debian import MissingError
+from tests.flink.cluster import NODES, FlinkCluster
+from tests.flink.package import FLINK_2, flink_lib
 from tests.integration.bodies import block
 from tests.integration.process import ROOT, wait_until
 from tests.kubernetes import page
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import not_run
-from tests.kubernetes.containers import ContainerKubelets, PodRun, can_run_containers
+from tests.kubernetes.containers import ContainerKubelets, OtherImage, PodRun, can_run_containers
 from tests.kubernetes.helm_program import CHART, Helm, HelmError
 from tests.kubernetes.test_chart import restricted_namespace
 from tests.postgres import PostgresServer
+from tests.yarn.cluster import YarnCluster
+from tests.yarn.jars import yarn_classpath_or_skip
 
 pytestmark = pytest.mark.timeout(900)
 
 Json = dict[str, Any]
 NODE = "container-80"
+COMPONENTS = ("service", "manager", "yarn", "flink")
+FLINK = "127.0.0.35"
 SECONDS = 240
 
 
@@ -117,7 +125,7 @@ def release(cluster: Cluster, helm: Helm, containers: ContainerKubelets) -> Iter
 
 def show_logs(containers: ContainerKubelets, namespace: str) -> None:
     """For the report of a test that fails."""
-    for run in containers.runs(namespace, "service") + containers.runs(namespace, "manager"):
+    for run in [run for name in COMPONENTS for run in containers.runs(namespace, name)]:
         sys.stderr.write(f"--- {run.pod['metadata']['name']}\n{run.log()}\n")
 
 
@@ -279,6 +287,50 @@ def _tls_client(here: Release, run: PodRun, token: str, folder: Path, name: str)
     headers = {"Authorization": f"Bearer {token}"}
     url = f"https://{run.address}:8224"
     return httpx.Client(base_url=url, headers=headers, timeout=90, transport=Transport(verify=tls, trust_env=False))
+
+
+@pytest.mark.long
+def test_the_yarn_manager_and_the_bridge_of_flink_obey_in_their_pods(
+    release: MakeRelease, containers: ContainerKubelets, tmp_path: Path
+) -> None:
+    """As the chart starts them: with their users, tokens and files, on a real YARN and a real Flink."""
+    here = release("chart-others")
+    here.make_volume(tmp_path / "data")
+    (tmp_path / "yarn").mkdir()
+    with ExitStack() as stack:
+        yarn = stack.enter_context(YarnCluster(tmp_path / "yarn", yarn_classpath_or_skip(), nodes=1))
+        java, lib = java_home(), flink_lib(FLINK_2)
+        flink = stack.enter_context(FlinkCluster(java / "bin" / "java", lib, tmp_path / "flink", host=FLINK))
+        flink.start(1)
+        containers.other_images["flink:test"] = _flink_image(java, lib)
+        here.kubectl("create", "configmap", "flink-conf", f"--from-file={flink.conf_dir}")
+        values = ["yarnManager.enabled=true", "yarnManager.user=root", f"yarnManager.resourceManagers[0]={yarn.url}"]
+        values += ["flinkBridge.enabled=true", "flinkBridge.image=flink:test", "flinkBridge.configMapName=flink-conf"]
+        here.helm("install", *values)
+        pods = [*here.pods("yarn"), *here.pods("flink")]
+        with here.client(here.token("blocklist-admin")) as client:
+
+            def listeners() -> dict[str, str | None]:
+                """The error of each; none while the service has not read the keys of the API server."""
+                return {it["id"]: it["lastError"] for it in client.get("/listeners").json().get("listeners", ())}
+
+            wait_until(lambda: listeners().keys() == {"yarn", "flink"}, seconds=SECONDS)
+            for node in (yarn.nodes[0], NODES[0]):
+                client.put(f"/blocklist/nodes/{node}", json=block()).raise_for_status()
+            wait_until(lambda: yarn.rest().node(yarn.nodes[0]).get("nodeLabels") == ["blocklist"], seconds=SECONDS)
+            wait_until(lambda: flink.task_managers()["tm-1"], seconds=SECONDS)
+            assert listeners() == {"yarn": None, "flink": None}
+        here.run_helm("uninstall")
+        for pod in pods:
+            wait_until(lambda pod=pod: pod.exit_code is not None, seconds=SECONDS)  # type: ignore[misc]
+            assert (pod.exit_code, pod.restarts) == (0, 0), pod.log()
+
+
+def _flink_image(java: Path, lib: Path) -> OtherImage:
+    """Flink's own has Java, the jars and, as docs/kubernetes-service.md adds it, the package."""
+    # Debian's Java has links to its configuration there.
+    files = {str(path): path for path in Path("/etc").glob("java-*")}
+    return OtherImage({**files, "/opt/flink/lib": lib}, {"JAVA_HOME": str(java)})
 
 
 def test_kubectl_applies_the_files_and_the_service_runs(
