@@ -109,16 +109,15 @@ def _new_history(settings: Settings) -> None:
 
 def _check(settings: Settings) -> None:
     """Everything that the start checks but the schema, and the file of nodes. Raises SettingsError, SchemaError."""
-    from app.main import unix_millis  # noqa: PLC0415 - slow, and not needed by other commands
+    from app.main import create_app, unix_millis  # noqa: PLC0415 - slow, and not needed by other commands
     from app.server import check_address, tls_context  # noqa: PLC0415 - as above
-    from app.telemetry import telemetry_config  # noqa: PLC0415 - as above
 
     lines: list[str] = []
     for check in (
         lambda: tls_context(settings),
         lambda: check_access(settings, unix_millis()),
         lambda: make_jwt_verifier(settings, unix_millis),
-        lambda: telemetry_config(settings),
+        lambda: create_app(settings),
         lambda: _check_nodes_file(settings.nodes_file),
         lambda: check_address(settings.host, settings.port),
     ):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from copy import copy
 from inspect import iscoroutinefunction
@@ -41,7 +42,7 @@ from app.net.addresses import HostPolicy, MisdirectedError
 from app.page import routes
 from app.page.shared import SharedValues
 from app.service import Service, running_service
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from app.store.database import check_schema
 from app.telemetry import telemetry_config
 from app.watch import StreamingApp, run_stream
@@ -70,7 +71,10 @@ def unix_millis() -> int:
 
 
 def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) -> FastAPI:
-    """The service as an ASGI application. Its start raises SchemaError if the database has another schema."""
+    """The service as an ASGI application. Its start raises SchemaError if the database has another schema.
+
+    Raises SettingsError for a root path that is also a path of the service.
+    """
     host_policy = HostPolicy(settings.allowed_hosts.split(",")) if settings.auth == "off" else None
 
     @asynccontextmanager
@@ -79,9 +83,10 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         async with running_service(settings, clock) as service:
             app.state.service = service
             app.state.shared = SharedValues(clock)
-            connection_limits = ConnectionLimits(settings.max_connections, service.trusted_proxies)
+            root_path = settings.root_path.encode()
+            connection_limits = ConnectionLimits(settings.max_connections, service.trusted_proxies, root_path)
             # A request that never reaches a route is not traced: changes are traced, polls need not be.
-            fast_path = FastPath(app, host_policy, puts=settings.telemetry == "off")
+            fast_path = FastPath(app, host_policy, root_path, puts=settings.telemetry == "off")
             async with (
                 service.task_health.running("connections", connection_limits.run),
                 service.task_health.running("tables", fast_path.run),
@@ -109,6 +114,8 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         own = part.router.routes
         app.router.routes.extend(map(called_directly, own) if settings.telemetry == "off" else own)
     install_openapi(app)
+    app.served_below = settings.root_path
+    _check_root_path(settings.root_path, app.routes)
     return app
 
 
@@ -150,10 +157,14 @@ class RequestTrackingApp(StreamingApp):
     Requests that app.http.fast_path answers never get here; they follow the same rule.
     """
 
+    served_below = ""  # BLOCKLIST_ROOT_PATH
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.run_routes(scope, receive, send)
             return
+        if self.served_below:
+            scope = _without_root_path(scope, self.served_below)
         context = _RequestContext(scope, send)
         bind_request_id(context.request_id)
         started = perf_counter()
@@ -171,7 +182,7 @@ class RequestTrackingApp(StreamingApp):
 class _RequestContext:
     """One request. `status` is 200 until the response begins, so also for a stream that has not begun."""
 
-    __slots__ = ("_is_read", "_send", "id_given", "request_id", "status")
+    __slots__ = ("_is_read", "_root_path", "_send", "id_given", "request_id", "status")
 
     def __init__(self, scope: Scope, send: Send) -> None:
         client_id = client_request_id(scope["headers"])
@@ -179,6 +190,7 @@ class _RequestContext:
         self.request_id = client_id or new_request_id()
         self.status = 200
         self._is_read = scope["method"] in _READ_METHODS
+        self._root_path = scope.get("root_path", "").encode()
         self._send = send
 
     async def send(self, message: Message) -> None:
@@ -190,6 +202,8 @@ class _RequestContext:
                 headers.append((b"cache-control", b"no-store"))
             if self.id_given or not self._is_read or self.status >= 400:
                 headers.append((REQUEST_ID_HEADER, self.request_id))
+            if self._root_path:
+                headers = [(name, _below(self._root_path, name, value)) for name, value in headers]
             message["headers"] = headers
         await self._send(message)
 
@@ -201,6 +215,46 @@ def _route_path(scope: Scope) -> str:
 
 def _method(scope: Scope) -> str:
     return scope["method"] if scope["method"] in _METHODS else "other"
+
+
+# The root path. A proxy strips it from the paths of requests or keeps it, and both are served. Routes know paths
+# without it; the headers of responses get it here, and the pages in app.page.shared.
+
+_COOKIE_PATH: Final = re.compile(rb"(;\s*path=)/(?=;|\Z)", re.IGNORECASE)
+
+
+def _without_root_path(scope: Scope, root_path: str) -> Scope:
+    path: str = scope["path"]
+    raw_path: bytes = scope.get("raw_path") or path.encode()
+    if path == root_path or path.startswith(f"{root_path}/"):
+        path, raw_path = path.removeprefix(root_path) or "/", raw_path.removeprefix(root_path.encode()) or b"/"
+    return {**scope, "path": path, "raw_path": raw_path, "root_path": root_path}
+
+
+def _below(root_path: bytes, name: bytes, value: bytes) -> bytes:
+    """The value of a header of a response, with the root path in front of its own paths."""
+    match name:
+        case b"location" | b"hx-redirect" if value.startswith(b"/") and not value.startswith(root_path + b"/"):
+            return root_path + value
+        case b"set-cookie":
+            return _COOKIE_PATH.sub(rb"\1" + root_path, value)
+        case _:
+            return value
+
+
+def _check_root_path(root_path: str, routes: Iterable[BaseRoute]) -> None:
+    """Raises SettingsError if a path below it could be meant with it as well as without it."""
+    given = root_path.split("/")[1:]
+    for route in routes:
+        path: str = getattr(route, "path", "")
+        own = path.split("/")[1:]
+        agrees = all(one == other or one.startswith("{") for one, other in zip(own, given, strict=False))
+        # `{name:path}` is several segments.
+        if given and agrees and (len(own) >= len(given) or ":" in own[-1]):
+            raise SettingsError(
+                f"BLOCKLIST_ROOT_PATH: {root_path} is also the beginning of a path of the service, {path}, so it could"
+                f" not know which one is meant: choose another one, such as /tools{root_path}."
+            )
 
 
 # The security headers of all responses.

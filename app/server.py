@@ -173,7 +173,7 @@ def _announce(server: uvicorn.Server, app: FastAPI) -> None:
     settings = service.settings
     host, port = server.servers[0].sockets[0].getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
-    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    url = (f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}") + settings.root_path
     database = settings.database_url
     data = redacted(database) if is_postgresql(database) else sqlite_path(database).resolve()
     if settings.log_format == "json":

@@ -26,6 +26,8 @@ CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "T
 
 _LOOPBACK: Final = "127.0.0.0/8,::1/128"
 _LONGEST_BLOCK: Final = timedelta(days=30)
+_ROOT_PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~-]+)+", re.ASCII)
+_MAX_ROOT_PATH: Final = 200
 
 
 class SettingsError(Exception):
@@ -62,6 +64,8 @@ class Settings(BaseSettings):
     """Address to listen on; `::` is every address, of IPv4 too. Any but loopback needs `BLOCKLIST_AUTH=tokens`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8224
     """Port to listen on; 0 chooses a free one."""
+    root_path: str = ""
+    """Path below which a proxy offers the service, as in `/tools/blocklist`; the proxy may strip it or keep it."""
     auth: Literal["off", "tokens"] = "off"
     """`tokens`: every request needs a token. `off`: anyone may do anything; allowed on a loopback address only."""
     allowed_hosts: str = ""
@@ -252,6 +256,17 @@ class Settings(BaseSettings):
     def _host(cls, text: str) -> str:
         """As in a URL, an IPv6 address may have brackets."""
         return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+    @field_validator("root_path")
+    @classmethod
+    def _root_path(cls, path: str) -> str:
+        path = path.rstrip("/")
+        if path and (len(path) > _MAX_ROOT_PATH or not _ROOT_PATH.fullmatch(path)):
+            raise ValueError(
+                "give a path such as /tools/blocklist: it begins with /, has only letters, digits and . _ ~ - between"
+                f" its slashes, and at most {_MAX_ROOT_PATH} characters"
+            )
+        return path
 
     @field_validator("evidence_max_share", "max_blocked_share", mode="before")
     @classmethod

@@ -92,7 +92,7 @@ _OF_CHANGES = (
     "Warning",
 )
 _DEFAULT_SERVER = {"url": "http://127.0.0.1:8224", "description": "A service on this machine, with default settings."}
-_THIS_SERVER = {"url": "/", "description": "The service that sent this document."}
+_THIS_SERVER = "The service that sent this document."
 
 
 def install_openapi(app: FastAPI) -> None:
@@ -107,8 +107,9 @@ def install_openapi(app: FastAPI) -> None:
 
     @app.api_route("/openapi.json", methods=["GET", "HEAD"], dependencies=[PUBLIC], include_in_schema=False)
     async def get_openapi_json(request: Request) -> Response:
-        document = openapi()
-        return JsonResponse(request, dump_json({**document, "servers": [_THIS_SERVER, *document["servers"]]}))
+        document, url = openapi(), request.scope.get("root_path") or "/"
+        servers = [{"url": url, "description": _THIS_SERVER}, *document["servers"]]
+        return JsonResponse(request, dump_json({**document, "servers": servers}))
 
 
 def _build(app: FastAPI) -> dict[str, Any]:

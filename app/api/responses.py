@@ -258,12 +258,13 @@ def problem(
     revision: int | None = None,
 ) -> Response:
     """A problem+json response; `instance` is the requested path. Without `revision` its header has the current one."""
+    root_path, raw_path = request.scope.get("root_path", ""), request.scope.get("raw_path", b"")
     body = {
         "type": f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}",
         "title": status.phrase,
         "status": status.value,
         "detail": detail,
-        "instance": request.scope.get("raw_path", b"").decode("ascii", "replace"),
+        "instance": root_path + raw_path.decode("ascii", "replace"),
         "errors": list(lines) or [detail],
     }
     content = dump_json(body | (extra or {})) + b"\n"

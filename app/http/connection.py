@@ -173,8 +173,9 @@ class Turns:
 class ConnectionLimits:
     """What all connections share: deadlines, turns, the number of connections, and the bytes of unfinished requests."""
 
-    def __init__(self, max_connections: int, trusted_proxies: Networks | None = None) -> None:
+    def __init__(self, max_connections: int, trusted_proxies: Networks | None = None, root_path: bytes = b"") -> None:
         self.turns = Turns()
+        self.root_path = root_path
         self.trusted_proxies = trusted_proxies or Networks(())
         self.idle, self.heads, self.bodies = map(DeadlineQueue, (KEEP_ALIVE_SECONDS, HEADER_SECONDS, BODY_SECONDS))
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -489,7 +490,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers
-        if url.startswith(b"/blocklist/watch"):
+        if self._local_url().startswith(b"/blocklist/watch"):
             self.scope["extensions"] = {DIRECT: {"write": self._write_chunk}}
         super().on_headers_complete()
         self.cycle.transport = HeadWithBody(self.transport)  # type: ignore[assignment]
@@ -503,8 +504,13 @@ class HttpConnection(HttpToolsProtocol):
         forwarded = [value.decode("latin-1") for name, value in self.headers if name == b"x-forwarded-for"]
         credentials = [value for name, value in self.headers if name in _CREDENTIALS]
         peer = self.client[0] if self.client is not None else ""
-        kind = self.url if self.url in _HEALTH else self.scope["method"] in _READS
+        url = self._local_url()
+        kind = url if url in _HEALTH else self.scope["method"] in _READS
         return client_address(peer, forwarded, self._limits.trusted_proxies), *credentials, kind
+
+    def _local_url(self) -> bytes:
+        """The URL without the root path, which a proxy may have kept."""
+        return self.url.removeprefix(self._limits.root_path)
 
     def on_chunk_header(self) -> None:
         # Trailers, behind the last chunk, are discarded: uvicorn would add them to the headers of the request, behind
@@ -610,7 +616,8 @@ class HttpConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
             return
         if pending == self._in_body and not (pending and getattr(self.cycle, "response_started", False)):
-            self.transport.write(_problem(status, detail, self.url, self.server_state.default_headers))
+            url = self._limits.root_path + self._local_url()
+            self.transport.write(_problem(status, detail, url, self.server_state.default_headers))
         self.transport.close()
 
     def _wait_in(self, deadlines: DeadlineQueue | None) -> None:

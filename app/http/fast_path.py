@@ -45,8 +45,6 @@ LATER: Final = b""
 RESPONSES_PER_TURN: Final = 100
 """Number of waiting requests that are answered in one turn of the event loop: a few milliseconds."""
 
-# Without the colon of an IPv6 address, which the route brings into its one form.
-_PUT: Final = re.compile(rb"PUT /blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._-]{0,252}) HTTP/1\.1")
 _READ_FIELDS: Final = (
     b"Host", b"If-None-Match", b"Accept-Encoding", b"Authorization", b"Prefer", b"X-Forwarded-For",
 )  # fmt: skip
@@ -54,7 +52,13 @@ _READ_FIELDS: Final = (
 _IGNORED_BY_READS: Final = (b"Accept", b"Accept-Language", b"Cache-Control", b"Pragma", b"User-Agent", b"X-Real-IP")
 
 
-def _plain_read() -> re.Pattern[bytes]:
+def _plain_put(root_path: bytes) -> re.Pattern[bytes]:
+    """The first line of a plain PUT."""
+    # Without the colon of an IPv6 address, which the route brings into its one form.
+    return re.compile(rb"PUT %b/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._-]{0,252}) HTTP/1\.1" % root_path)
+
+
+def _plain_read(root_path: bytes) -> re.Pattern[bytes]:
     """The whole head of a plain read; its groups are `/table`, and the values of `_READ_FIELDS`.
 
     A request with any other field, or with a name in an unusual case, is for the ordinary route. A parser with its
@@ -66,10 +70,10 @@ def _plain_read() -> re.Pattern[bytes]:
     used = [rb"(?(%d)(?!))%b:[\t ]*+(%b)" % (number, names[number - 2], value) for number in range(2, 8)]
     ignored = rb"(?:%b):%b" % (b"|".join(names[6:]), value)
     line = b"|".join([*used, ignored, b"[Cc]onnection: [Kk]eep-[Aa]live"])
-    return re.compile(rb"GET /blocklist(/table)? HTTP/1\.1\r\n(?:(?>%b)\r\n){1,100}+\r\n" % line)
+    head = rb"GET %b/blocklist(/table)? HTTP/1\.1\r\n(?:(?>%b)\r\n){1,100}+\r\n"
+    return re.compile(head % (root_path, line))
 
 
-_PLAIN_READ: Final = _plain_read()
 _USED_BY_PUT: Final = frozenset((b"authorization", b"content-length", b"host", REQUEST_ID_HEADER))
 _NOT_IN_PLAIN_PUT: Final = _USED_BY_PUT | {
     b"expect", b"if-match", b"if-none-match", b"origin", b"prefer", b"sec-fetch-site", b"transfer-encoding",
@@ -123,8 +127,12 @@ def _nothing() -> None:
 class FastPath:
     """Shared by all connections. Without `puts`, PUTs go to the ordinary route."""
 
-    def __init__(self, app: FastAPI, host_policy: HostPolicy | None, *, puts: bool) -> None:
+    def __init__(self, app: FastAPI, host_policy: HostPolicy | None, root_path: bytes, *, puts: bool) -> None:
         self._app = app
+        self._root_path = root_path.decode()
+        # A proxy may have stripped it.
+        optional = b"(?:%b)?" % re.escape(root_path) if root_path else b""
+        self._plain_read, self._plain_put = _plain_read(optional), _plain_put(optional)
         self._service: Service = app.state.service
         self._view: ListView = self._service.view
         self._table = self._view.table
@@ -164,7 +172,7 @@ class FastPath:
 
         `default_headers` are those that uvicorn adds to each response; `begin_waiting` makes the read one that waits.
         """
-        match = _PLAIN_READ.fullmatch(head)
+        match = self._plain_read.fullmatch(head)
         if match is None:
             return None
         table, host, etags, accept_encoding, authorization, prefer, _ = match.groups()
@@ -271,7 +279,7 @@ class FastPath:
 
     def claim_put(self, line: bytes, headers: Headers) -> FastRequest | None:
         """The PUT with this head if it is plain, and its credential allows it; then `put` gets it with its body."""
-        match = _PUT.fullmatch(line) if self._puts else None
+        match = self._plain_put.fullmatch(line) if self._puts else None
         fields = None if match is None else self._plain_fields(headers)
         if match is None or fields is None:
             return None
@@ -335,7 +343,8 @@ class FastPath:
 
     def _asgi_request(self, request: FastRequest) -> Request:
         path = f"/blocklist/nodes/{request.node_id}"
-        return Request({"type": "http", "app": self._app, "path": path, "raw_path": path.encode(), "headers": []})
+        scope = {"path": path, "raw_path": path.encode(), "root_path": self._root_path, "headers": []}
+        return Request({"type": "http", "app": self._app, **scope})
 
 
 class _Wait(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -171,7 +172,22 @@ def render_page(
             **model,
         )
     )
-    return Response(text, status, _HEADERS, media_type="text/html; charset=utf-8")
+    return Response(below(root_path_of(request), text), status, _HEADERS, media_type="text/html; charset=utf-8")
+
+
+_OWN_PATH: Final = re.compile(r'( (?:href|src|action|hx-get|data-watch|data-[a-z]+-path)=")(?=/)')
+"""In front of a path of the service in HTML. Text of others has no `"`, and links of others begin with `http`."""
+
+
+def root_path_of(request: Request) -> str:
+    """BLOCKLIST_ROOT_PATH."""
+    root_path: str = request.scope.get("root_path", "")
+    return root_path
+
+
+def below(root_path: str, html: str) -> str:
+    """The page with the root path in front of every path: nobody has to think of it where a link is made."""
+    return _OWN_PATH.sub(rf"\g<1>{root_path}", html) if root_path else html
 
 
 def _time(millis: int, text: str, **data: int) -> Markup:

@@ -5,4 +5,4 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const applyScheme = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", applyScheme);
 applyScheme();
-SwaggerUIBundle({ url: "/openapi.json", dom_id: "#swagger-ui", validatorUrl: null, tryItOutEnabled: true });
+SwaggerUIBundle({ url: document.querySelector("#swagger-ui a").href, dom_id: "#swagger-ui", validatorUrl: null, tryItOutEnabled: true });

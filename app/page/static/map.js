@@ -81,7 +81,7 @@ function set(cell, code) {
   const name = nameOf(cell);
   cell.className = `cell ${code}`;
   cell.textContent = `${name}, ${words[code]}`;
-  if (cell.href) cell.href = (code === "f" || code === "n" ? map().dataset.path : "/page/nodes/") + name;
+  if (cell.href) cell.href = (code === "f" || code === "n" ? map().dataset.cellPath : map().dataset.nodePath) + name;
 }
 
 async function update() {
@@ -90,9 +90,10 @@ async function update() {
     htmx.trigger(list, "layout");
     return;
   }
-  const response = await fetch("/page/map/states", { headers: { "HX-Request": "true" } });
+  const response = await fetch(list.dataset.statesPath, { headers: { "HX-Request": "true" } });
   if (response.status === 401) {
-    location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+    const login = response.headers.get("HX-Redirect");
+    location.href = `${login}?next=${encodeURIComponent(location.pathname + location.search)}`;
     return;
   }
   if (!response.ok) return;

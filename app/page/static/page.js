@@ -96,7 +96,7 @@ function watchList(live) {
     for (const type of Object.keys(CHANGE_TEXT)) {
       source.addEventListener(type, (event) => {
         alive();
-        live.dataset.watch = `/blocklist/watch?since=${event.lastEventId}`;
+        live.dataset.watch = `${live.dataset.watch.split("?")[0]}?since=${event.lastEventId}`;
         const change = JSON.parse(event.data);
         const by = change.createdBy ? ` by ${change.createdBy}` : "";
         announcement.textContent = `${change.node.id} ${CHANGE_TEXT[type]}${by}.`;
