@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import (
     alertmanager,
-    changes,
+    change_log,
     claims,
     health,
     inventory,
@@ -55,7 +55,7 @@ _PARTS: Final = (
     claims,
     inventory,
     node_status,
-    changes,
+    change_log,
     listeners,
     alertmanager,
     health,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.managers.kubernetes import cordons
-from blocklist.managers.kubernetes.cordons import CordonMirror
+from blocklist.managers.kubernetes import cordon_mirror
+from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.nodes import KubernetesNode, parse_node
 from blocklist.managers.plan import NodeNames
 from tests.integration.conftest import StartInProcess
@@ -109,7 +109,7 @@ def test_what_another_process_did_meanwhile_is_found(client: BlocklistClient, mo
     reconcile(mirror, node("n1"), node("n2", cordoned=False))
     client.put_claim("n2", "kubernetes", "Cordoned in c by kubectl")  # As a manager that was suspended would.
     reconcile(mirror, node("n1"), node("n2", cordoned=False))
-    monkeypatch.setattr(cordons, "READ_SECONDS", -1)
+    monkeypatch.setattr(cordon_mirror, "READ_SECONDS", -1)
     reconcile(mirror, node("n1"), node("n2", cordoned=False))
     assert claimed(client) == ["n1"]
 

@@ -23,7 +23,7 @@ from blocklist import PERMANENT, BlockAction, BlockedNode, BlocklistClient
 from blocklist.managers.kubernetes import nodes as nodes_module
 from blocklist.managers.kubernetes.api_server import ApiServer, Json
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess
-from blocklist.managers.kubernetes.cordons import CordonMirror
+from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import budget_reason, not_evacuated, pods_to_evict
 from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader, event_body
 from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, parse_node

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from app.api.changes import PAGE_CHANGES, NdjsonExport
+from app.api.change_log import PAGE_CHANGES, NdjsonExport
 from app.store.queries import ALL, ChangeFilter
 from app.store.store import ChangePage, Store
 from app.watch import ChangeFeed

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from blocklist.managers.kubernetes.api_server import FIELD_MANAGER, ApiError, ApiServer, Json
-from blocklist.managers.kubernetes.cordons import CordonMirror
+from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import Evictor
 from blocklist.managers.kubernetes.nodes import NODES, KubernetesNode, read_node
 from blocklist.managers.kubernetes.plan import (

@@ -24,7 +24,7 @@ from blocklist.client.watch import WatchThread
 from blocklist.managers.command import Stopping
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer, Json
 from blocklist.managers.kubernetes.cluster_access import SERVICE_ACCOUNT, ClusterAccess, find_access
-from blocklist.managers.kubernetes.cordons import CordonMirror
+from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import Evictor
 from blocklist.managers.kubernetes.manager import EventRecorder, KubernetesManager
 from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, list_nodes
