@@ -28,7 +28,7 @@ def build_parser(prog: str, arguments: Sequence[str]) -> argparse.ArgumentParser
         prog=prog,
         description="Keeps a cluster manager in line with the blocklist: plans, applies and acknowledges each change.",
     )
-    kinds = parser.add_subparsers(dest="manager", required=True, metavar="yarn|slurm|kubernetes|exec")
+    kinds = parser.add_subparsers(dest="manager", required=True, metavar="|".join(_KINDS))
     for name, (about, add_options) in _KINDS.items():
         subparser = kinds.add_parser(name, help=about, description=about)
         if name == called:
