@@ -1,4 +1,4 @@
-"""The nodes there are: all that listeners and the file of nodes report."""
+"""The nodes there are: all that listeners and the file of nodes report; and drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners: registration, leases, heartbeats; and the nodes of TaskManagers."""
+"""Listeners: registration, leases, heartbeats; the nodes of TaskManagers; and evidence."""
 
 from __future__ import annotations
 

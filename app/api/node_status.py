@@ -1,4 +1,4 @@
-"""Which listeners have applied a change."""
+"""Which listeners have applied a change, and which TaskManagers are still on its node. For the API and the page."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from blocklist.model.node import BlockState, TaskCount, block_state
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.listeners import NodeStatusBody
 from blocklist.wire.nodes import repeat_body
-
-# Which listeners have applied a change, and which TaskManagers are still on its node. For the API and the page.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What requests give: credentials, shared parameters, and bodies that routes parse themselves."""
+"""What requests give: credentials and their role, shared parameters, and bodies that routes parse themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON responses with revision headers, and the Age header of what may be out of date."""
+"""JSON responses with revision and Age headers, and errors: one table from BlocklistError to its status and problem."""
 
 from __future__ import annotations
 

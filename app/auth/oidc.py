@@ -1,4 +1,4 @@
-"""JWTs of an issuer. Imported only if one is set: the cryptography takes time and memory."""
+"""JWTs of an issuer, and of Kubernetes' ServiceAccounts. Imported only for them: cryptography takes time and memory."""
 
 from __future__ import annotations
 

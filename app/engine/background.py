@@ -1,4 +1,4 @@
-"""Background tasks: expire blocks, compact the change log, probe a database that is unavailable."""
+"""Background tasks, supervised: expire blocks, compact the change log, probe the database, block nodes by evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BlocklistHandler: every change of the list goes through it."""
+"""BlocklistHandler: every change of the list goes through it. LimitGuard: what limits refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListView: the current list in memory, rendered once for each state."""
+"""ListView: the current list in memory, rendered once for each state. TableView: the same for drivers. TaskManagers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replicas share of listeners: who pushes to which, what is saved, and what is read."""
+"""What replicas share of listeners: who pushes to which, what is saved and read, and which leases have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What listeners report: how much is kept, what lapsed ones reported last, and how replicas exchange it."""
+"""What listeners report: how much is kept, how replicas exchange it, and the inventory of it and the file of nodes."""
 
 from __future__ import annotations
 

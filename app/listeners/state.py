@@ -261,10 +261,8 @@ class _Standing:
 class ListenerDirectory:
     """All listeners, live or expired. `acks` notifies when a listener acknowledged, expired or was removed.
 
-    `inventory` has all that anybody reports;
-    `last_reports` has what lapsed listeners reported before.
-    `renewals_known_at` is the time up to which the renewals at other replicas have been read (Unix ms); None if there
-    are no others.
+    `inventory` has all that anybody reports, `last_reports` what lapsed listeners reported before. `renewals_known_at`
+    is the time up to which the renewals at other replicas have been read (Unix ms); None if there are no others.
 
     Belongs to the event loop.
     """

@@ -1,1 +1,1 @@
-"""IP addresses and host names: trusted proxies, secure URLs, and the hosts that callbacks may go to."""
+"""Addresses, host names and URLs: trusted proxies, accepted hosts, where callbacks may go, links, notices."""

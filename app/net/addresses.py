@@ -1,4 +1,4 @@
-"""Networks, addresses of this machine and of clients behind proxies, secure URLs, accepted values of Host."""
+"""Networks, addresses of clients behind proxies, secure URLs, accepted values of Host, where pushes may go."""
 
 from __future__ import annotations
 

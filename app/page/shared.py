@@ -1,4 +1,4 @@
-"""SharedValues: what all visitors of the page share, so that its cost does not grow with them."""
+"""What the page's modules share: values for all visitors, templates, the visitor, links, static files, times."""
 
 from __future__ import annotations
 

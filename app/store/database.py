@@ -1,4 +1,4 @@
-"""The database of a URL: engines, checks of its schema, migration, and its store."""
+"""The database of a URL: engines, checks of its schema, migration, its store, its errors, CircuitBreaker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables. migrations/ creates them; a test compares the two."""
+"""The tables, and values of their rows. migrations/ creates them; a test compares the two."""
 
 from __future__ import annotations
 

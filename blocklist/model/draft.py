@@ -1,4 +1,4 @@
-"""The rules of changing the list. A draft holds uncommitted changes on top of a list. Pure."""
+"""BlocklistTracker: the list at a revision. Draft: the rules of changing it, uncommitted changes on top of it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of the rules. The service turns them into responses; the client raises them again."""
+"""The errors of the rules; each message is written where it is raised. The client raises them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence: what running applications report about nodes, and when it is sufficient to block a node. Pure.
+"""Evidence: what applications report about nodes, and when it is enough for a block; AutomaticBlocks, Dismissals. Pure.
 
 A node is blocked if enough principals report it within one minute, and nobody has unblocked it by hand since they first
 did. All that one principal registers counts once: otherwise a single token could block every node.

@@ -1,4 +1,4 @@
-"""Listeners: registration, leases, sessions, and the revision up to which each has applied the list. Pure.
+"""Listeners: registration, leases, sessions, what each has applied, its reports, and drift. Pure.
 
 FLIP-224's JobMasters and ResourceManagers, with the leases and session ids of Flink's heartbeats.
 """

@@ -1,4 +1,4 @@
-"""BlockedNode, and how blocks merge: FLIP-224, "BlockedNode" and "Add". Pure."""
+"""BlockedNode and how blocks merge (FLIP-224); node ranges, states of a block, times, durations, retry delays. Pure."""
 
 from __future__ import annotations
 

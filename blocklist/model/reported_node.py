@@ -1,4 +1,4 @@
-"""What one source reports about a node: its names, addresses and labels. Pure."""
+"""What one source, as the file of nodes, reports about a node: its names, addresses and labels. Pure."""
 
 from __future__ import annotations
 

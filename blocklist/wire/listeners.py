@@ -1,4 +1,4 @@
-"""The bodies that /listeners answers: leases and states of listeners."""
+"""The bodies of /listeners and reports, and those that /nodes, /taskmanagers, /evidence and /drift answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of blocked nodes and of requests to block them."""
+"""The bodies of blocked nodes, claims and dry runs, and of requests to block nodes."""
 
 from __future__ import annotations
 

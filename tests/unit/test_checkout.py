@@ -128,6 +128,14 @@ def test_git_ignores_what_a_service_in_the_checkout_creates() -> None:
     assert ignored.stdout.split() == created
 
 
+def test_the_files_that_the_docs_for_developers_name_are_there() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    docs = [(ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "docs/architecture.md")]
+    named = set(re.findall(r"`([\w./-]+\.(?:py|java|sql|md|json|yml|toml))`", "".join(docs)))
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in listed)] == []
+
+
 def test_each_meaning_of_409_has_a_type_which_the_docs_name() -> None:
     kinds = [kind for kind, status in app.api.responses.STATUS.items() if status == HTTPStatus.CONFLICT]
     types = [app.api.responses.TYPES[kind] for kind in kinds]
