@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import (
     alertmanager,
+    audit,
     change_log,
     claims,
     health,
@@ -60,6 +61,7 @@ _PARTS: Final = (
     alertmanager,
     health,
     tokens,
+    audit,
     spark,
     routes,
 )

@@ -95,6 +95,11 @@ class Metrics:
         self._lost_log_lines = Counter(
             "blocklist_log_lines_lost", "Log lines of changes dropped because stderr was not read.", registry=registry
         )
+        self.audit_lost = Counter(
+            "blocklist_audit_records_lost",
+            "Audit records dropped because the database was away for too long; the service's log has them.",
+            registry=registry,
+        )
         self.commit_seconds = Histogram("blocklist_commit_seconds", "Duration of a transaction.", registry=registry)
         self.commit_changes = Histogram(
             "blocklist_commit_changes",

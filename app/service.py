@@ -15,6 +15,7 @@ import structlog
 from fastapi import Request
 
 from app.alertmanager import AlertBlocker
+from app.audit import AuditLog
 from app.auth.sessions import Sessions
 from app.auth_setup import make_authenticator
 from app.engine.background import Compactor, EvidenceBlocker, TaskHealth, expire_blocks, on_changes, probe_database
@@ -33,10 +34,12 @@ from app.net.urls import make_senders
 from app.notices.notifier import Notifier, Target
 from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
 from app.settings import Settings
+from app.store.audit import Origin
 from app.store.database import make_store
 from app.store.queries import LoadedState, Topic
 from app.store.store import Store
 from app.watch import ChangeFeed, StreamQuota
+from blocklist import __version__
 from blocklist.model.changes import Author, Change, Source
 from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import UnavailableError
@@ -46,6 +49,7 @@ from blocklist.model.limits import EvidenceLimit, ask_above
 from blocklist.model.names import ConfirmedNodes
 from blocklist.model.node import to_millis
 from blocklist.model.reported_node import CLUSTER_LABEL
+from blocklist.wire.audit import AuditKind, Way
 
 log = structlog.get_logger(__name__)
 
@@ -168,6 +172,7 @@ class Service:
         # Who may do what, from where, and how many streams a client may have
         self.authenticator = make_authenticator(settings, store.tokens, clock)
         self.sessions = Sessions(self.authenticator, store.tokens, clock)
+        self.audit = AuditLog(store, clock, metrics.audit_lost.inc)
         self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
         self.stream_quota = StreamQuota(settings.max_waits_per_client)
 
@@ -215,6 +220,7 @@ class Service:
         self.directory.inventory_updater.apply_all()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_finish, "last write of the tokens", self.authenticator.save_used)
+            stack.push_async_callback(_finish, "last audit records", self.audit.close)
             stack.push_async_callback(_finish, "last write of the listeners", self._listener_writer.close)
             if self._notices is not None:
                 stack.push_async_callback(_finish, "last notices", self._notices.close)
@@ -227,6 +233,8 @@ class Service:
             stack.callback(self.feed.close)
             await self.authenticator.load()
             await self._listener_writer.load()
+            start = {"version": __version__, "replica": self.store.replica, "settings": self.settings.recorded}
+            await self.audit.write(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)
             yield
 
     @property
@@ -256,6 +264,7 @@ class Service:
             "drift": self.drift.run,
             "replaced machines": ReplacementReleaser(self.directory, self.view, self.handler).run,
             "inventory": self.directory.inventory_updater.run,
+            "audit": self.audit.run,
         }
         if self.nodes_file.is_configured:
             tasks["nodes file"] = self.nodes_file.run

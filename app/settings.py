@@ -13,9 +13,10 @@ import durationpy
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.logs import redact
 from app.net.addresses import CallbackPolicy, HostPolicy, Networks, check_secure_url
 from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, parse_pattern
-from app.store.database import check_url
+from app.store.database import check_url, redacted
 from blocklist.model.claims import MAX_DURATION_MS, Grants, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
 from blocklist.model.node import DEFAULT_DURATION, PERMANENT, exact_duration, parse_duration_or_forever, to_millis
@@ -162,6 +163,22 @@ class Settings(BaseSettings):
     """Regular expression (Python) of the ids of tickets; used with `BLOCKLIST_TICKET_URL`."""
     fast_path: bool = True
     """Serve plain GETs of the list and table, and single-node PUTs, on the fast path; `false` helps debugging."""
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """All settings by name, as the audit log has them: of a secret it says only whether it is set."""
+        return {name: self._recorded(name) for name in type(self).model_fields}
+
+    def _recorded(self, name: str) -> str:
+        value = getattr(self, name)
+        if name == "database_url":
+            return redacted(value)
+        if not type(self).model_fields[name].repr:
+            return "set" if value else ""
+        if isinstance(value, timedelta):
+            return exact_duration(to_millis(value))
+        text = "" if value is None else str(value)
+        return redact(text) if "://" in text else text
 
     @property
     def limits(self) -> Limits:

@@ -17,18 +17,19 @@ from fastapi import Depends, Header, Query, Request, Response
 from pydantic import AfterValidator
 
 from app.api.node_status import task_managers_on
-from app.api.parameters import ClaimsOperator, author, require_empty_body, slots_of
+from app.api.parameters import ClaimsOperator, author, origin_of, require_empty_body, slots_of
 from app.api.responses import JsonResponse
 from app.auth.credential import Principal
 from app.engine.handler import Command, DryRunResult, Outcome
 from app.service import Service, service_of
 from app.watch import applied_by, run_until_disconnect, wait_seconds
-from blocklist.model.changes import Author, Change, ChangeType
+from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.claims import Role, claim_of
 from blocklist.model.draft import BlocklistView, Draft, claims_on, find_blocked, find_one_blocked
 from blocklist.model.errors import ForbiddenError, InvalidError, PreconditionFailedError, UnavailableError
 from blocklist.model.names import normalize_name
 from blocklist.model.node import ALL_LISTENERS, MAX_CAUSE_LENGTH, AppliedBy, BlockedNode, check_node_id, check_text
+from blocklist.wire.audit import Way
 from blocklist.wire.body import TEXT_PATTERN, Json, dump_json
 from blocklist.wire.nodes import claim_body, shortfall_body
 
@@ -141,10 +142,15 @@ def _etags(request: Request, field: str) -> set[str] | None:
 
 
 async def submit_within_limits(
-    service: Service, command: Command[T], principal: Principal, changed_by: Author
+    request: Request, command: Command[T], principal: Principal, changed_by: Author
 ) -> Outcome[T]:
     """Execute the command unless it exceeds a limit. Raises what it raises, LimitError, UnavailableError."""
-    return await service.handler.submit(service.limit_guard.enforce(command, principal.role), changed_by)
+    service = service_of(request)
+    outcome = await service.handler.submit(service.limit_guard.enforce(command, principal.role), changed_by)
+    if changed_by.forced is not None:
+        way = Way.PAGE if changed_by.source is Source.PAGE else None
+        service.audit.note_forced(outcome.changes, origin_of(request, principal, way))
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ class RequestedChange:
             tried = await self.service.handler.submit(trial, self.author)
             body = _dry_run_body(self.service, tried.value, nodes(tried.value.value))
             return JsonResponse(self.request, dump_json(body), revision=tried.revision)
-        outcome = await submit_within_limits(self.service, command, self.principal, self.author)
+        outcome = await submit_within_limits(self.request, command, self.principal, self.author)
         waited = await wait_until_applied(self.request, outcome, nodes(outcome.value), self.wait)
         # After the wait, managers have told whether their clusters have the nodes.
         response = respond(outcome)

@@ -16,19 +16,31 @@ from fastapi.dependencies.models import Dependant
 from pydantic import BeforeValidator, Field
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
+from structlog.contextvars import get_contextvars
 
-from app.auth.credential import ANONYMOUS, AUTH_DISABLED, PRINCIPAL_KEY, Credential, Principal, Stream
+from app.auth.authenticator import TOKEN_PATTERN, bearer_token
+from app.auth.credential import (
+    ANONYMOUS,
+    AUTH_DISABLED,
+    KEY_ID_PREFIX,
+    PRINCIPAL_KEY,
+    Credential,
+    Principal,
+    Stream,
+)
 from app.auth.sessions import COOKIE, Session
 from app.engine.list_view import ListView
 from app.net.addresses import client_address
 from app.requests import MAX_NODE_BODY
 from app.service import Service, service_of
+from app.store.audit import Origin
 from app.store.queries import PastList
 from app.watch import ClientKey, ClientSlots
 from blocklist.model.changes import Author, Source
 from blocklist.model.claims import Role
 from blocklist.model.errors import BlocklistError, ForbiddenError, InvalidError, UnauthorizedError, UnavailableError
 from blocklist.model.node import MAX_NODES, PERMANENT, check_id, check_node_id, check_text
+from blocklist.wire.audit import AuditKind, Way
 from blocklist.wire.body import ID_SCHEMA, parse_json
 
 MIN_REVISION_TIMEOUT: Final = 2.0
@@ -300,6 +312,7 @@ _SAFE_METHODS: Final = ("GET", "HEAD")
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _MAX_FIELDS: Final = 150
 _MAX_NAME: Final = 253
+_MAX_REASON: Final = 300
 
 
 async def authenticate(request: Request) -> Principal:
@@ -373,7 +386,7 @@ async def _credential(request: Request, service: Service) -> Credential:
     if len(headers) > 1:
         raise UnauthorizedError("The request has more than one Authorization header; send one.")
     if headers:
-        return await service.authenticator.authenticate(headers[0].encode("latin-1"))
+        return await _authenticate_header(request, service, headers[0].encode("latin-1"))
     session = await session_of(request)
     if session is None:
         raise UnauthorizedError(
@@ -383,6 +396,20 @@ async def _credential(request: Request, service: Service) -> Credential:
     if request.method not in _SAFE_METHODS:
         await _check_csrf(request, session)
     return session
+
+
+async def _authenticate_header(request: Request, service: Service, header: bytes) -> Credential:
+    """The credential of this header. Records what fails, and the first use of a JWT that may change blocks."""
+    if (known := service.authenticator.authenticate_cached(header)) is not None:
+        return known
+    try:
+        credential = await service.authenticator.authenticate(header)
+    except (UnauthorizedError, ForbiddenError) as error:
+        note_failed_login(request, bearer_token(header) or b"", error)
+        raise
+    if credential.id.startswith(KEY_ID_PREFIX) and credential.principal.role.allows(Role.OPERATOR):
+        note_login(request, credential)
+    return credential
 
 
 async def _check_csrf(request: Request, session: Session) -> None:
@@ -426,6 +453,41 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
     if not name.strip() or len(name) > _MAX_NAME:
         raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {_MAX_NAME} characters.")
     return replace(principal, name=name, subject=None)
+
+
+# What the audit log records of a request.
+
+COMMAND_AGENT: Final = "blocklist-command/"
+"""The beginning of the command's User-Agent."""
+
+
+def origin_of(request: Request, principal: Principal | None = None, way: Way | None = None) -> Origin:
+    """Who sends the request, if that is known, and from where; `way` unless it came through the API."""
+    if way is None:
+        is_command = request.headers.get("user-agent", "").startswith(COMMAND_AGENT)
+        way = Way.COMMAND if is_command else Way.API
+    return Origin(
+        way=way,
+        principal=None if principal is None else principal.name,
+        address=client_address_of(request) or None,
+        request_id=get_contextvars().get("request_id"),
+    )
+
+
+def note_login(request: Request, credential: Credential, way: Way | None = None) -> None:
+    """Record that somebody has logged in with this credential."""
+    principal = credential.principal
+    details: dict[str, object] = {"role": principal.role.value, "credential": credential.id}
+    details |= {} if principal.owners is None else {"owners": list(principal.owners)}
+    details |= {} if principal.subject is None else {"subject": principal.subject}
+    service_of(request).audit.note_repeatable(AuditKind.LOGIN, origin_of(request, principal, way), details)
+
+
+def note_failed_login(request: Request, text: bytes, error: BlocklistError, way: Way | None = None) -> None:
+    """Record that this token or JWT was refused. Nothing but the id in it, which is public, is kept of it."""
+    match = TOKEN_PATTERN.fullmatch(text.strip())
+    details = {"reason": error.detail[:_MAX_REASON]} | ({} if match is None else {"token": match[1].decode()})
+    service_of(request).audit.note_repeatable(AuditKind.LOGIN_FAILED, origin_of(request, None, way), details)
 
 
 # The role that a route requires. A test fails if a route declares none.

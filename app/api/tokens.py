@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.parameters import KNOWN_PARAMETERS, Admin, Reader, ResourceId, body_schema, read_body
+from app.api.parameters import KNOWN_PARAMETERS, Admin, Reader, ResourceId, body_schema, origin_of, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.requests import MAX_NODE_BODY, TokenRequest
 from app.service import service_of
@@ -71,7 +71,7 @@ async def post_token(request: Request, principal: Admin) -> Response:
         token_request.name,
         Role(token_request.role),
         end,
-        principal.name,
+        origin_of(request, principal),
         owners=None if token_request.owners is None else tuple(token_request.owners),
         listeners=None if token_request.listeners is None else tuple(token_request.listeners),
     )
@@ -110,7 +110,7 @@ async def get_tokens(request: Request, principal: Admin) -> Response:  # noqa: A
 )
 async def delete_token(request: Request, token_id: ResourceId, principal: Admin) -> Response:
     """Revoke the token immediately; sessions and watches that use it are closed."""
-    await service_of(request).authenticator.revoke(token_id, principal.name)
+    await service_of(request).authenticator.revoke(token_id, origin_of(request, principal))
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response

@@ -18,6 +18,7 @@ import structlog
 
 from app.auth.credential import KEY_ID_PREFIX, Credential, Principal
 from app.engine.list_view import Broadcast
+from app.store.audit import Origin
 from app.store.tokens import StoredToken, TokenStore
 from blocklist.model.claims import NewToken, Role, Token
 from blocklist.model.errors import BlocklistError, NotFoundError, UnauthorizedError, UnavailableError
@@ -34,7 +35,7 @@ RETRY_SECONDS: Final = 0.5
 """Time until they are read again if that failed."""
 MIN_RELOAD_INTERVAL_SECONDS: Final = 0.1
 """Minimum time between two reads for tokens that are not known here."""
-SAVE_INTERVAL_SECONDS: Final = 60.0
+SAVE_INTERVAL_SECONDS: Final = 300.0
 """Interval at which the times of last use are saved."""
 _NOT_VALID: Final = (
     "The token is not valid: it is unknown, revoked or expired. An admin creates another one: blocklist token create."
@@ -185,12 +186,14 @@ class Authenticator:
         name: str,
         role: Role,
         end: int,
-        created_by: str | None,
+        origin: Origin,
         *,
         owners: tuple[str, ...] | None = None,
         listeners: tuple[str, ...] | None = None,
     ) -> NewToken:
         """Create a token, valid at once until `end` (Unix milliseconds). For `owners` and `listeners` see Token.
+
+        `origin` is who creates it.
 
         Raises UnavailableError.
         """
@@ -200,30 +203,34 @@ class Authenticator:
             name=name,
             role=role,
             created_at=now,
-            created_by=created_by,
+            created_by=origin.principal,
             end=end,
             owners=owners,
             listeners=listeners,
         )
         stored = StoredToken(token=token, digest=new.digest)
         async with self._lock:
-            await self._store.add(stored)
+            await self._store.add(stored, origin)
             self._tokens[new.id.encode()] = CachedToken.from_stored(stored)
-        log.info("token created", id=token.id, name=name, role=role.value, by=created_by)
+        log.info("token created", id=token.id, name=name, role=role.value, by=origin.principal)
         return NewToken(token=token, text=new.text)
 
-    async def revoke(self, token_id: str, by: str | None) -> None:
-        """Make a token invalid from now on. Raises NotFoundError, LastAdminError, UnavailableError."""
+    async def revoke(self, token_id: str, origin: Origin) -> None:
+        """Make a token invalid from now on; `origin` is who revokes it.
+
+        Raises NotFoundError, LastAdminError, UnavailableError.
+        """
         async with self._lock:
             now = self._clock()
             tokens = {stored.token.id: stored.token for stored in await self._store.tokens()}
             if token_id not in tokens:
                 raise NotFoundError(f"There is no token {token_id}.")
-            self._check_not_last(tokens.pop(token_id), [token for token in tokens.values() if token.is_valid(now)])
-            await self._store.revoke(token_id, now)
+            revoked = tokens.pop(token_id)
+            self._check_not_last(revoked, [token for token in tokens.values() if token.is_valid(now)])
+            await self._store.revoke(revoked, now, origin)
             if (cached := self._tokens.pop(token_id.encode(), None)) is not None:
                 cached.credential.invalidate()
-        log.info("token revoked", id=token_id, by=by)
+        log.info("token revoked", id=token_id, by=origin.principal)
 
     def _check_not_last(self, token: Token, others: list[Token]) -> None:
         last = token.role is Role.ADMIN and all(other.role is not Role.ADMIN for other in others)

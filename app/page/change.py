@@ -258,7 +258,7 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
     rejection = None
     if "confirmed" in form:
         try:
-            await _apply_block(service, visitor, requested, form)
+            await _apply_block(request, visitor, requested, form)
         except (ConflictError, LimitError) as error:
             rejection = error
         else:
@@ -266,7 +266,7 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
     return await _confirmation(request, visitor, requested, form, node, rejection)
 
 
-async def _apply_block(service: Service, visitor: Visitor, requested: BlockForm, form: Form) -> None:
+async def _apply_block(request: Request, visitor: Visitor, requested: BlockForm, form: Form) -> None:
     """Raises LimitError, ConflictError if a block was made or changed since the preview, and others."""
     merge = form.get("merge") == "yes"
 
@@ -277,7 +277,7 @@ async def _apply_block(service: Service, visitor: Visitor, requested: BlockForm,
         return draft.block_many({node.id: (node, merge) for node in nodes})
 
     forced = force_reason(visitor, form)
-    await submit_within_limits(service, command, visitor.principal, visitor.author(forced=forced))
+    await submit_within_limits(request, command, visitor.principal, visitor.author(forced=forced))
 
 
 def _all_blocked(draft: Draft, nodes: Sequence[BlockedNode]) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.parameters import PUBLIC, same_origin, session_address
+from app.api.parameters import PUBLIC, note_failed_login, note_login, same_origin, session_address
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.auth.sessions import COOKIE
@@ -18,6 +18,7 @@ from app.page.forms import HtmlRoute, read_form
 from app.page.shared import ReaderVisitor, Visitor, render_page
 from app.service import service_of
 from blocklist.model.errors import ForbiddenError, UnauthorizedError
+from blocklist.wire.audit import Way
 
 router: Final = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 for part in (list, change, node, listeners, history, map, selection, shared):
@@ -47,9 +48,11 @@ async def post_login(request: Request) -> Response:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     try:
         text, address = form.get("token", ""), session_address(request)
-        cookie, _ = await service_of(request).sessions.create(text, address)
+        cookie, session = await service_of(request).sessions.create(text, address)
     except (UnauthorizedError, ForbiddenError) as error:
+        note_failed_login(request, text.encode(errors="replace"), error, Way.PAGE)
         return _form(request, next_path, error.detail, STATUS[type(error)])
+    note_login(request, session, Way.PAGE)
     response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
     return response

@@ -327,11 +327,11 @@ def unchanged_since(service: Service, names: Sequence[str], revision: str) -> Ch
 
 
 async def _apply(request: Request, visitor: Visitor, change: SelectionChange, form: Form) -> Response:
-    service, names = service_of(request), names_of(form.get("nodes", ""))
+    names = names_of(form.get("nodes", ""))
     command = confirmed(change, names, form.get("seen", ""), form.get("done", ""))
     author = visitor.author(forced=force_reason(visitor, form))
     try:
-        await submit_within_limits(service, command, visitor.principal, author)
+        await submit_within_limits(request, command, visitor.principal, author)
     except (ConflictError, LimitError) as error:
         return await _preview(request, visitor, change, names, form, error)
     return RedirectResponse("/", HTTPStatus.SEE_OTHER)

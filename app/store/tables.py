@@ -101,6 +101,7 @@ changes = Table(
 Index(None, changes.c.node_id, changes.c.revision)
 # The migrations set these conditions on PostgreSQL, too: setting them here would load that dialect for SQLite.
 Index(None, changes.c.created_by, changes.c.revision, sqlite_where=changes.c.created_by.is_not(None))
+Index(None, changes.c.revision, sqlite_where=changes.c.forced.is_not(None))
 
 automatic_blocks = Table(
     "automatic_blocks",
@@ -196,7 +197,7 @@ tokens = Table(
     Column("used_ms", BigInteger),
     Column("owners", Text),
     Column("listeners", Text),
-    comment="digest: SHA-256 of the secret; used_ms: last use, up to a minute late;"
+    comment="digest: SHA-256 of the secret; used_ms: last use, up to five minutes late;"
     " owners: patterns of the owners whose claims it may change, listeners: of the ids under which it may register;"
     " JSON arrays, null for all.",
 )
@@ -219,6 +220,25 @@ sessions = Table(
     " owners: as of a token.",
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Revision, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("principal", Text),
+    Column("way", String(16), nullable=False),
+    Column("address", Text),
+    Column("request_id", Text),
+    Column("revision", BigInteger),
+    Column("details", Text, nullable=False),
+    comment="Records beside the change log. Triggers refuse to change one, or to remove one before its time."
+    " id: consecutive; principal, address, request_id: null if unknown; revision: of a forced change; details: JSON.",
+)
+Index(None, audit.c.at_ms)
+Index(None, audit.c.kind, audit.c.id)
+Index(None, audit.c.revision, unique=True)
+
 replicas = Table(
     "replicas",
     metadata,
@@ -232,7 +252,8 @@ versions = Table(
     metadata,
     Column("topic", String(16), primary_key=True),
     Column("version", BigInteger, nullable=False),
-    comment="A version for each topic that replicas share, incremented by each transaction on it.",
+    comment="A version for each topic that replicas share, incremented by each transaction on it; that of audit is the"
+    " id of its last record.",
 )
 
 
@@ -399,7 +420,7 @@ def _is_valid(column: Column[Any], value: object) -> bool:
 MAX_LOADED: Final = 50_000
 """Maximum number of blocks, and of dismissals, that are read at the start: the newest."""
 KEPT_MS: Final = 400 * 86_400_000
-"""How long rows are kept: longer than any sensible BLOCKLIST_REPEAT_WINDOW."""
+"""How long rows are kept: longer than any sensible BLOCKLIST_REPEAT_WINDOW. A trigger has it for the audit log, too."""
 MAX_ALERTS: Final = 100_000
 """Maximum number of alerts that are remembered; beyond it, those posted longest ago are forgotten."""
 _ROWS_AT_ONCE: Final = 1000
@@ -457,6 +478,7 @@ def forget_old(connection: Connection, now: int) -> None:
     connection.execute(delete(automatic_blocks).where(automatic_blocks.c.end_ms < before))
     connection.execute(delete(dismissals).where(dismissals.c.at_ms < before))
     connection.execute(delete(alerts).where(alerts.c.seen_ms < before))
+    connection.execute(delete(audit).where(audit.c.at_ms < before))
     newest = select(alerts.c.seen_ms).order_by(alerts.c.seen_ms.desc()).offset(MAX_ALERTS).limit(1)
     connection.execute(delete(alerts).where(alerts.c.seen_ms <= newest.scalar_subquery()))
 

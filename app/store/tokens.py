@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
+from app.store import audit
+from app.store.audit import AuditEvent, Origin
 from app.store.queries import Topic
 from app.store.tables import read_rows, readable_rows, sessions, tokens
 from blocklist.model.claims import Role, Token, check_id_pattern, check_owner_pattern
+from blocklist.model.node import PERMANENT
+from blocklist.wire.audit import AuditKind
 
 if TYPE_CHECKING:
     from app.store.store import Store
@@ -69,12 +73,16 @@ class TokenStore:
         """All tokens, also revoked and expired ones, the oldest first."""
         return await self._store.read(load)
 
-    async def add(self, stored: StoredToken) -> None:
-        await self._write(lambda connection: connection.execute(insert(tokens).values(_row(stored))))
+    async def add(self, stored: StoredToken, origin: Origin) -> None:
+        """Store a token, and record who created it."""
+        await self._write(lambda connection: _add(connection, stored, origin))
 
-    async def revoke(self, token_id: str, now: int) -> None:
-        """Revoke a token and remove its sessions. A token that is revoked already keeps its time of revocation."""
-        await self._write(lambda connection: _revoke(connection, token_id, now))
+    async def revoke(self, token: Token, now: int, origin: Origin) -> None:
+        """Revoke a token, remove its sessions, and record who revoked it.
+
+        A token that is revoked already keeps its time of revocation.
+        """
+        await self._write(lambda connection: _revoke(connection, token, now, origin))
 
     async def save_used(self, used: Mapping[str, int]) -> None:
         """Store the time of the last use by token id (Unix ms)."""
@@ -116,10 +124,28 @@ def valid_token_exists(connection: Connection, now: int) -> bool:
     return connection.execute(query).first() is not None
 
 
-def _revoke(connection: Connection, token_id: str, now: int) -> None:
-    unrevoked = tokens.c.id == token_id, tokens.c.revoked_ms.is_(None)
-    connection.execute(update(tokens).where(*unrevoked).values(revoked_ms=now))
-    connection.execute(delete(sessions).where(sessions.c.credential == token_id))
+def _add(connection: Connection, stored: StoredToken, origin: Origin) -> None:
+    connection.execute(insert(tokens).values(_row(stored)))
+    _record(connection, AuditKind.TOKEN_CREATED, stored.token, stored.token.created_at, origin)
+
+
+def _revoke(connection: Connection, token: Token, now: int, origin: Origin) -> None:
+    unrevoked = tokens.c.id == token.id, tokens.c.revoked_ms.is_(None)
+    if connection.execute(update(tokens).where(*unrevoked).values(revoked_ms=now)).rowcount:
+        _record(connection, AuditKind.TOKEN_REVOKED, token, now, origin)
+    connection.execute(delete(sessions).where(sessions.c.credential == token.id))
+
+
+def _record(connection: Connection, kind: AuditKind, token: Token, now: int, origin: Origin) -> None:
+    details = {
+        "token": token.id,
+        "name": token.name,
+        "role": token.role.value,
+        "endTimestamp": None if token.end == PERMANENT else str(token.end),
+        **({} if token.owners is None else {"owners": list(token.owners)}),
+        **({} if token.listeners is None else {"listeners": list(token.listeners)}),
+    }
+    audit.add(connection, [AuditEvent(at=now, kind=kind, origin=origin, details=details)])
 
 
 def _save_used(connection: Connection, used: Mapping[str, int]) -> None:

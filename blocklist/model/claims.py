@@ -259,7 +259,7 @@ _RANKS = {role: rank for rank, role in enumerate(Role)}
 class Token:
     """A bearer token without its text. Times are Unix milliseconds.
 
-    `name` is the author of changes made with the token; `last_used_at` may be up to a minute late. `owners` are the
+    `name` is the author of changes made with the token; `last_used_at` may be up to five minutes late. `owners` are the
     patterns of owners whose claims it may change, `listeners` those of the ids under which it may register; None for
     all.
     """

@@ -54,7 +54,7 @@ class TokenBody(_TokenFields):
     """A token without its secret."""
 
     revoked_at: Millis | None
-    last_used_at: Annotated[Millis | None, Doc("May be up to a minute late.")]
+    last_used_at: Annotated[Millis | None, Doc("May be up to five minutes late.")]
 
     def value(self) -> Token:
         return self._token(revoked_at=self.revoked_at, last_used_at=self.last_used_at)

@@ -13,6 +13,8 @@ depends_on = None
 
 _REVISION = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _KNOWN_AUTHOR = sa.text("created_by IS NOT NULL")
+_FORCED = sa.text("forced IS NOT NULL")
+_KEPT_MS = 400 * 86_400_000
 
 
 def upgrade() -> None:
@@ -20,6 +22,7 @@ def upgrade() -> None:
     _create_automatic()
     _create_listeners()
     _create_credentials()
+    _create_audit()
     _create_replicas()
 
 
@@ -63,6 +66,7 @@ def _create_list_and_log() -> None:
     op.create_index(
         "ix_changes_created_by_revision", "changes", columns, sqlite_where=_KNOWN_AUTHOR, postgresql_where=_KNOWN_AUTHOR
     )
+    op.create_index("ix_changes_revision", "changes", ["revision"], sqlite_where=_FORCED, postgresql_where=_FORCED)
 
 
 def _block_columns() -> list[sa.Column[Any]]:
@@ -175,6 +179,58 @@ def _create_credentials() -> None:
     )
 
 
+def _create_audit() -> None:
+    op.create_table(
+        "audit",
+        sa.Column("id", _REVISION, nullable=False, autoincrement=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("principal", sa.Text),
+        sa.Column("way", sa.String(16), nullable=False),
+        sa.Column("address", sa.Text),
+        sa.Column("request_id", sa.Text),
+        sa.Column("revision", sa.BigInteger),
+        sa.Column("details", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_audit"),
+    )
+    op.create_index("ix_audit_at_ms", "audit", ["at_ms"])
+    op.create_index("ix_audit_kind_id", "audit", ["kind", "id"])
+    op.create_index("ix_audit_revision", "audit", ["revision"], unique=True)
+    for statement in _SQLITE_GUARD if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL_GUARD:
+        op.execute(statement)
+
+
+# A removal that comes too early is skipped instead of refused: the service removes old records in one transaction with
+# old changes, which must not fail if its clock is wrong.
+_SQLITE_GUARD = (
+    """
+    CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'records of the audit log are never changed'); END
+    """,
+    f"""
+    CREATE TRIGGER audit_kept BEFORE DELETE ON audit
+    WHEN old.at_ms > CAST(strftime('%s', 'now') AS INTEGER) * 1000 - {_KEPT_MS}
+    BEGIN SELECT RAISE(IGNORE); END
+    """,
+)
+_POSTGRESQL_GUARD = (
+    f"""
+    CREATE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_OP = 'DELETE' THEN
+            IF old.at_ms > extract(epoch FROM clock_timestamp()) * 1000 - {_KEPT_MS} THEN
+                RETURN NULL;
+            END IF;
+            RETURN old;
+        END IF;
+        RAISE EXCEPTION 'records of the audit log are never changed';
+    END $$
+    """,
+    "CREATE TRIGGER audit_guard BEFORE UPDATE OR DELETE ON audit FOR EACH ROW EXECUTE FUNCTION audit_guard()",
+    "CREATE TRIGGER audit_whole BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION audit_guard()",
+)
+
+
 def _create_replicas() -> None:
     op.create_table(
         "replicas",
@@ -188,13 +244,14 @@ def _create_replicas() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("topic", name="pk_versions"),
     )
-    op.bulk_insert(versions, [{"topic": topic, "version": 0} for topic in ("alerts", "listeners", "tokens")])
+    op.bulk_insert(versions, [{"topic": topic, "version": 0} for topic in ("alerts", "audit", "listeners", "tokens")])
 
 
 def downgrade() -> None:
     for table in (
         "versions",
         "replicas",
+        "audit",
         "sessions",
         "tokens",
         "reports",
@@ -208,3 +265,5 @@ def downgrade() -> None:
         "log_head",
     ):
         op.drop_table(table)
+    if op.get_bind().dialect.name != "sqlite":
+        op.execute("DROP FUNCTION audit_guard")

@@ -19,12 +19,16 @@ from app.auth.authenticator import (
 from app.auth.credential import Credential, Principal
 from app.auth.sessions import LIFETIME_MS, Sessions
 from app.main import unix_millis
+from app.store.audit import Origin
 from app.store.database import make_store, migrate
 from blocklist.model.claims import NewToken, Role
 from blocklist.model.errors import NotFoundError, UnauthorizedError
 from blocklist.model.node import PERMANENT
+from blocklist.wire.audit import Way
 from tests.integration.in_process import ManualClock
 from tests.integration.process import url_of
+
+NOBODY = Origin(way=Way.API)
 
 
 class TestAdminFile:
@@ -88,7 +92,7 @@ class AuthHarness:
     async def create_token(
         self, access: Role = Role.ADMIN, end: int = PERMANENT, owners: tuple[str, ...] | None = None
     ) -> NewToken:
-        return await self.auth.create("ann", access, end, None, owners=owners)
+        return await self.auth.create("ann", access, end, NOBODY, owners=owners)
 
 
 @pytest.fixture
@@ -129,7 +133,7 @@ class TestAuthenticator:
             credential, stream = harness.authenticate_cached(made.text), FakeStream()
             assert credential is not None
             credential.streams.add(stream)
-            await harness.auth.revoke(made.token.id, "bob")
+            await harness.auth.revoke(made.token.id, NOBODY)
             assert not credential.use(harness.clock.now)
             assert harness.authenticate_cached(made.text) is None
             assert stream.close_count == 1
@@ -146,7 +150,7 @@ class TestAuthenticator:
             assert harness.other_replica.authenticate_cached(header) is None
             await harness.other_replica.load()
             assert harness.other_replica.authenticate_cached(header) is not None
-            await harness.auth.revoke(made.token.id, None)
+            await harness.auth.revoke(made.token.id, NOBODY)
             await harness.other_replica.load()
             assert harness.other_replica.authenticate_cached(header) is None
 
@@ -159,12 +163,12 @@ class TestAuthenticator:
             ended = await harness.create_token(end=harness.clock.now + 1)
             harness.clock.now += 1
             with pytest.raises(LastAdminError):
-                await harness.auth.revoke(first.token.id, None)
-            await harness.auth.revoke(ended.token.id, None)
+                await harness.auth.revoke(first.token.id, NOBODY)
+            await harness.auth.revoke(ended.token.id, NOBODY)
             await harness.create_token()
-            await harness.auth.revoke(first.token.id, None)
+            await harness.auth.revoke(first.token.id, NOBODY)
             with pytest.raises(NotFoundError):
-                await harness.auth.revoke("00000000", None)
+                await harness.auth.revoke("00000000", NOBODY)
 
         asyncio.run(scenario())
 
@@ -285,7 +289,7 @@ class TestSessions:
             assert await harness.sessions.find(other, HERE) is not None
             stream = FakeStream()
             session.streams.add(stream)
-            await harness.auth.revoke(made.token.id, None)
+            await harness.auth.revoke(made.token.id, NOBODY)
             assert await harness.sessions.find(other, HERE) is None
             assert stream.close_count == 1
 

@@ -86,3 +86,12 @@ VALUES
 UPDATE versions SET version = 2 WHERE topic = 'alerts';
 UPDATE versions SET version = 5 WHERE topic = 'listeners';
 UPDATE versions SET version = 3 WHERE topic = 'tokens';
+
+INSERT INTO audit
+    (id, at_ms, kind, principal, way, address, request_id, revision, details)
+VALUES
+    (1, 1700000000500, 'settings', NULL, 'service', NULL, NULL, NULL, '{"version":"0.1.0","replica":"0badcafe","settings":{"auth":"tokens"}}'),
+    (2, 1700000001000, 'token-created', 'admin', 'api', '127.0.0.1', '5c1e9a-1', NULL, '{"token":"0000000a","name":"anna","role":"admin"}'),
+    (3, 1700000013000, 'forced', 'anna', 'command', '2001:db8::9', '5c1e9a-2', 13, '{"reason":"The rack burns; 火","change":"merged","node":"worker-1","action":"MARK_BLOCKED_AND_EVACUATE_TASKS"}');
+
+UPDATE versions SET version = 3 WHERE topic = 'audit';

@@ -1,0 +1,72 @@
+"""The audit log: who logged in, changed tokens or modes, or forced a change, and the settings at each start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import AfterValidator
+
+from app.api.parameters import KNOWN_PARAMETERS, Admin, Page, Timestamp
+from app.api.responses import JsonResponse, problem_responses
+from app.service import service_of
+from app.store.audit import AuditFilter
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import check_text
+from blocklist.wire.audit import AuditKind, AuditPage, audit_body
+from blocklist.wire.body import TEXT_PATTERN, dump_json
+
+router = APIRouter(tags=["Audit"], dependencies=[KNOWN_PARAMETERS])
+
+
+@router.head("/audit", include_in_schema=False)
+@router.get(
+    "/audit",
+    summary="The audit log",
+    operation_id="listAuditRecords",
+    response_model=AuditPage,
+    responses=problem_responses(400, 403, 503),
+)
+async def get_audit(
+    request: Request,
+    principal: Admin,  # noqa: ARG001 - checks the role
+    page: Page,
+    kinds: Annotated[
+        list[AuditKind] | None, Query(alias="kind", description="Only records of this kind; may be repeated.")
+    ] = None,
+    who: Annotated[
+        str | None,
+        Query(
+            alias="principal",
+            min_length=1,
+            max_length=253,
+            description="Only records of what this principal did.",
+            json_schema_extra={"pattern": TEXT_PATTERN},
+        ),
+        AfterValidator(lambda text: text if text is None else check_text(text)),
+    ] = None,
+    begin: Annotated[
+        Timestamp | None, Query(alias="from", description="Only records at or after this time (Unix ms).")
+    ] = None,
+    end: Annotated[
+        Timestamp | None, Query(alias="until", description="Only records before this time (Unix ms).")
+    ] = None,
+    newest: Annotated[Literal["true", "false"], Query(description="`true`: the newest first.")] = "false",
+) -> Response:
+    """Log-ins and failed ones, changes of tokens, forced changes, settings at each start, and modes of listeners.
+
+    Records are in order of their ids, and kept for 400 days. To follow the log, ask again with `after`: the id of the
+    last record that you have.
+    """
+    after = None if page.after is None else _id_of(page.after)
+    criteria = AuditFilter(kinds=tuple(kinds or ()), principal=who, begin=begin, end=end)
+    found = await service_of(request).audit.page(criteria, after=after, newest=newest == "true", limit=page.limit)
+    following = None if found.next is None else str(found.next)
+    return JsonResponse(request, dump_json({"records": [*map(audit_body, found.records)], "next": following}))
+
+
+def _id_of(after: str) -> int:
+    """Raises InvalidError."""
+    if not after.isdecimal() or int(after) > 2**53:
+        raise InvalidError("after: it must be `next` of the page before, or the id of a record.")
+    return int(after)
