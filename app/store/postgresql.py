@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from select import POLLIN, poll
 from threading import Timer
 from typing import Any, Final, TypeVar
 
@@ -42,9 +43,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import dialect
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.logs import isolated
 from app.store.database import LOCK_NOT_AVAILABLE, STALLED, driver_message, sqlstate, to_unavailable
@@ -117,6 +119,7 @@ class PostgresStore(Store):
         # A read with several queries needs one snapshot: a compaction in between would look like a gap.
         begin_transactions(self._engine.sync_engine, lock_timeout)
         self._read_engine = self._engine.execution_options(**{SNAPSHOT: True})
+        event.listen(self._engine.sync_engine, "checkout", _replace_if_ended)
         # If this replica stalls with the log locked, the others go on before they take that for an outage.
         self._stall_seconds = min(STALL_SECONDS, timeout_seconds / 2)
         self._committer: psycopg.AsyncConnection | None = None
@@ -206,6 +209,8 @@ class PostgresStore(Store):
         """The connection of the task that commits. It is replaced after an error."""
         async with self._translating_errors():
             try:
+                if self._committer is not None and _has_ended(self._committer):
+                    await self._drop_committer()
                 connection = self._committer = self._committer or await self.connect()
                 with deadline(self._timeout_seconds, connection):
                     yield connection
@@ -630,11 +635,17 @@ def _settings(scope: str, lock_timeout: float | None = None, stall_seconds: floa
         "idle_in_transaction_session_timeout": STALL_SECONDS if stall_seconds is None else stall_seconds,
     }
     statements = [f"SET {scope} {name} = {max(1, round(1000 * seconds))}" for name, seconds in limits.items()]
+    is_local = scope == "LOCAL"
     on_disk = (
-        f"SELECT set_config('synchronous_commit', 'on', {scope == 'LOCAL'})"
-        " WHERE current_setting('synchronous_commit') = 'off'"
+        f"SELECT set_config('synchronous_commit', 'on', {is_local}) WHERE current_setting('synchronous_commit') = 'off'"
     )
-    return "; ".join([*statements, f"SET {scope} statement_timeout = 0", on_disk])
+    unlimited = (  # This timeout is new in PostgreSQL 17.
+        f"SET {scope} statement_timeout = 0; SELECT set_config('transaction_timeout', '0', {is_local})"
+        " WHERE current_setting('transaction_timeout', true) <> '0'"
+    )
+    # Otherwise a NULL in the arrays of a commit would be the text "NULL".
+    nulls = f"SET {scope} array_nulls = on"
+    return "; ".join([*statements, unlimited, nulls, on_disk])
 
 
 def begin_transactions(engine: Engine, lock_timeout: float | None = None, stall_seconds: float | None = None) -> None:
@@ -724,6 +735,25 @@ def _arguments(url: str) -> dict[str, Any]:
         "keepalives_count": 3,
     }
     return {**defaults, **url_parameters, "autocommit": True}
+
+
+def _has_ended(connection: psycopg.AsyncConnection) -> bool:
+    """Whether the other side has ended this connection while it was idle: an idle one has nothing to be read.
+
+    Servers (idle_session_timeout), poolers and proxies do so. In a transaction it is False: its error says more.
+    """
+    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        return connection.closed
+    waiting = poll()
+    waiting.register(connection.fileno(), POLLIN)
+    return bool(waiting.poll(0))
+
+
+def _replace_if_ended(_: object, record: ConnectionPoolEntry, __: object) -> None:
+    """Let SQLAlchemy's pool open another connection in place of one that has ended."""
+    driver: Any = record.driver_connection
+    if _has_ended(driver):
+        raise DisconnectionError
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A pooler in front of PostgreSQL. The tests of replicas run behind it, too."""
+"""A pooler or a proxy in front of PostgreSQL, and its own defaults. The tests of replicas run behind a pooler, too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from app.main import unix_millis
 from app.store import postgresql
 from app.store.database import SchemaError, check_schema, make_store, migrate
+from tests.faulty_proxy import FaultyProxy
 from tests.integration.test_postgresql import blocks
 from tests.pgbouncer import pgbouncer
 from tests.postgres import PASSWORD, PostgresServer
@@ -59,6 +60,48 @@ def test_nothing_is_left_in_a_session_and_nothing_is_needed_in_it(
 
     asyncio.run(use())
     assert left_in_session(url) == before
+
+
+def test_connections_that_are_ended_while_they_are_idle_fail_nothing(
+    postgres: PostgresServer, empty_database: str
+) -> None:
+    migrate(postgres.url(empty_database))
+
+    async def use(url: str, proxy: FaultyProxy) -> None:
+        store = make_store(url, "here", 5.0, unix_millis)
+        history = (await store.open()).snapshot.history
+        for after in range(3):
+            await store.commit(blocks(f"n{after}", after=after), after=after, history=history)
+            assert len(await store.changes(0)) == after + 1
+            proxy.drop_connections()
+            await asyncio.sleep(0.1)
+        await store.close()
+
+    with FaultyProxy(postgres.port) as proxy:
+        asyncio.run(use(postgres.url(empty_database).replace(f":{postgres.port}/", f":{proxy.port}/"), proxy))
+
+
+def test_defaults_of_the_database_change_nothing(postgres: PostgresServer, empty_database: str) -> None:
+    url = postgres.url(empty_database)
+    postgres.execute(f'ALTER DATABASE "{empty_database}" SET array_nulls = off')
+    timeouts = postgres.execute(
+        "SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')"
+    )
+    for (timeout,) in timeouts:
+        postgres.execute(f"ALTER DATABASE \"{empty_database}\" SET {timeout} = '30ms'")
+    migrate(url)
+
+    async def use() -> None:
+        store = make_store(url, "here", 5.0, unix_millis)
+        history = (await store.open()).snapshot.history
+        await store.commit(blocks("n", after=0), after=0, history=history)
+        async with store.locked(1):
+            await asyncio.sleep(0.1)
+            await store.commit(blocks("locked", after=1), after=1, history=history)
+        assert (await store.load()).snapshot.revision == 2
+        await store.close()
+
+    asyncio.run(use())
 
 
 def test_a_pooler_is_told_from_a_server(url: str, postgres: PostgresServer, empty_database: str) -> None:
