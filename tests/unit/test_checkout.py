@@ -8,18 +8,25 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
+import jsonschema_rs
 import pytest
+from pydantic import ValidationError
 
 import app.api.responses
 import blocklist
 from app.main import create_app
 from app.settings import Settings
+from blocklist.model.claims import Grants, Role
 from blocklist.model.errors import BlocklistError
 
 ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm"
 JAR = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
 JAVA_8 = 52
 """The version of the class files that Java 8 reads."""
@@ -142,3 +149,68 @@ def test_each_meaning_of_409_has_a_type_which_the_docs_name() -> None:
     assert len(set(types)) == len(kinds)
     docs = (ROOT / "docs" / "api.md").read_text()
     assert [name for name in types if f"| `{name.rpartition(':')[2]}` |" not in docs] == []
+
+
+# What the chart has a copy of. tests/kubernetes has what it renders.
+
+
+def test_the_chart_has_the_alert_rules_of_the_documentation() -> None:
+    """A chart can contain only files of its own: after a change of docs/monitoring/alerts.yml, copy it."""
+    original = (ROOT / "docs" / "monitoring" / "alerts.yml").read_text()
+    assert (CHART / "files" / "alerts.yml").read_text() == original
+
+
+def test_the_schema_has_every_setting_of_the_service() -> None:
+    """Except for those that have a value of their own. After a new setting: add it to values.schema.json."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    found = schema["properties"]["settings"]["properties"]
+    own = {"HOST", "PORT", "AUTH", "DATABASE_URL", "ADMIN_TOKEN_FILE", "TLS_CERT", "TLS_KEY"}
+    own |= {"SERVICE_ACCOUNT_AUDIENCE", "SERVICE_ACCOUNT_ROLES"}
+    assert set(found) == {name.upper() for name in Settings.model_fields} - own
+
+
+# As people write them in YAML, where 0 is a number and off is false.
+WRITTEN: dict[object, Sequence[object]] = {
+    int: (0, 1, 1000, "5"),
+    float: (0.5, 1, "0.2"),
+    bool: (True, False, "false"),
+    str: ("x", ""),
+    timedelta: (0, "90s", "2h", "7d", "0"),
+}
+
+
+def _types(annotation: object) -> set[object]:
+    """A type, and those of which a union or an annotated type is made."""
+    return {annotation}.union(*map(_types, get_args(annotation)))
+
+
+def test_the_schema_takes_what_the_service_takes() -> None:
+    """Of each setting all values that the service takes, however YAML reads them; and nothing of another type."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+    for name, field in Settings.model_fields.items():
+        if name.upper() not in schema:
+            continue
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        kind = next((it for it in WRITTEN if it in _types(field.annotation)), str)
+        for value in choices or (*WRITTEN[kind], "forever"):
+            written = False if value == "off" else value
+            text = value if isinstance(value, str) else json.dumps(value)
+            try:
+                Settings.model_validate({name: text})
+                taken = True
+            except ValidationError:
+                taken = False
+            for form in (written, text):
+                assert jsonschema_rs.is_valid(schema[name.upper()], form) or not taken, (name, form)
+        assert not jsonschema_rs.is_valid(schema[name.upper()], []), name
+
+
+def test_the_schema_has_every_role_of_the_service() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    roles = schema["properties"]["serviceAccountTokens"]["properties"]["roles"]["additionalProperties"]
+    for role in [*Role, "operator:alertmanager/*|night", "listener:etl-*", "root", "admin:x", "reader:x"]:
+        try:
+            taken = bool(Grants.parse(f"x={role}").rules)
+        except ValueError:
+            taken = False
+        assert jsonschema_rs.is_valid(roles, str(role)) == taken, role
