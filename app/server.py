@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import IPv6Address
+from types import FrameType
 from typing import Any, Final
 
 import structlog
@@ -58,6 +59,11 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
+        self._signal: str | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._signal = signal.Signals(sig).name
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.lifespan = Lifespan(self.config, self._app)
@@ -79,7 +85,7 @@ class Server(uvicorn.Server):
             sd_notify_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("stopping")
+        log.info("stopping", signal=self._signal)
         self._app.state.service.stop_streams()
         await super().shutdown(sockets)
 
@@ -116,7 +122,10 @@ def _listen_error(host: str, port: int, error: OSError) -> SettingsError:
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. Raises SettingsError, SchemaError."""
+    """Serve until SIGTERM, SIGINT, or SIGHUP if it is not ignored as by nohup; returns the exit code.
+
+    Raises SettingsError, SchemaError.
+    """
     check_schema(settings.database_url)
     with sqlite_file_locked(settings.database_url):
         pass  # A second service says so at once.
@@ -129,6 +138,8 @@ def serve(settings: Settings) -> int:
     # Also before and after uvicorn handles them itself: it raises a signal again after the stop.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit)
     _tune_garbage_collector()
     try:
         server.run()

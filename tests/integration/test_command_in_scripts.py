@@ -40,6 +40,23 @@ def test_a_rejected_question_is_not_answered_with_not_blocked(
     assert done.stderr.startswith("Unauthorized: "), done.stderr
 
 
+def test_the_documented_script_goes_on_only_if_the_host_is_not_blocked(command: Command, node_id: str) -> None:
+    page = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
+    script = page.partition("answer=$(")[2].partition("```")[0].replace("$(hostname)", node_id)
+    script = f"answer=$({script}\necho maintenance"
+    assert (shell(command, script).returncode, shell(command, script).stdout) == (0, "maintenance\n")
+    unusable = [
+        f"PYTHONHOME=/nonexistent; export PYTHONHOME\n{script}",
+        f"blocklist() {{ {sys.executable} -S -c 'import blocklist_of_a_removed_python'; }} 2>/dev/null\n{script}",
+        f"BLOCKLIST_URL=http://127.0.0.1:1; export BLOCKLIST_URL\n{script}",
+    ]
+    for line in unusable:
+        done = shell(command, f"exec 2>/dev/null\n{line}")
+        assert (done.returncode, done.stdout) == (1, "")
+    command.stdout_of("block", node_id, "-r", "Disk")
+    assert (shell(command, script).returncode, shell(command, script).stdout) == (0, "")
+
+
 AWAY = "http://10.255.255.1:8224"
 
 

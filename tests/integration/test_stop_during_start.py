@@ -1,8 +1,9 @@
-"""A service that is stopped while it starts ends at once."""
+"""A service that is stopped while it starts ends at once; a closed terminal stops it, too."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,6 +56,21 @@ def test_a_service_that_starts_is_stopped(settings: dict[str, str], start_second
             time.sleep(start_seconds * number / STARTS)
             os.kill(service, signal.SIGTERM)
             assert _ended(process) in ENDED, (number, prefix)
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["a closed terminal", "nohup"])
+def test_a_hangup_stops_the_service_and_is_logged(settings: dict[str, str], ignored: bool) -> None:
+    command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *COMMAND] if ignored else COMMAND
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "listens on" in process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        if ignored:
+            time.sleep(0.5)
+            process.terminate()
+        log = process.communicate(timeout=MAX_SECONDS)[1]
+    assert process.returncode == 0
+    assert re.search(f"stopping .*{'SIGTERM' if ignored else 'SIGHUP'}", log), log
 
 
 def _first_process(unshare: int) -> int:
