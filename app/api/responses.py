@@ -55,6 +55,7 @@ from blocklist.wire.body import (
 from blocklist.wire.nodes import NodeBody
 
 PATHS_WITH_REVISION: Final = (
+    "/audit",
     "/blocklist",
     "/claims",
     "/listeners",

@@ -6,9 +6,11 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -36,9 +38,11 @@ from blocklist.cli.main import SCRIPTS, complete_context
 from blocklist.cli.messages import format_end, outcome_unknown
 from blocklist.cli.options import NoHeaders
 from blocklist.cli.output import (
+    AUDIT,
     TOKENS,
     OutputFormat,
     OutputOptions,
+    RowFormatter,
     Table,
     flush,
     print_items,
@@ -49,15 +53,17 @@ from blocklist.cli.output import (
 )
 from blocklist.client.credentials import without_credentials
 from blocklist.model.claims import Role
-from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
+from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.node import FOREVER, PERMANENT, format_duration, parse_duration, parse_duration_or_forever
 from blocklist.model.text import json_text
 from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
+from blocklist.wire.audit import AuditKind
 
 if TYPE_CHECKING:
     from blocklist.cli.environment import Context
     from blocklist.client.client import BlocklistClient
     from blocklist.model.claims import NewToken
+    from blocklist.wire.audit import AuditRecord
 
 
 HELP: Final = frozenset({"-h", "--help"})
@@ -427,6 +433,85 @@ def token_revoke(token: TokenId) -> None:
                     print_stderr(f"{token} is the name of the token {known.id}: give that id.")
             raise
     print_message(f"{token} revoked")
+
+
+# audit: the records beside the change log.
+
+Kinds = Annotated[
+    list[AuditKind] | None,
+    options.choice_option(AuditKind, "--kind", help_text="Records of this kind; can be repeated."),
+]
+Principal = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Records of what this principal did.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Then show new records as they are made, until Ctrl-C.")]
+_FOLLOW_SECONDS: Final = 2.0
+
+
+def audit(
+    kind: Kinds = None,
+    by: Principal = None,
+    begin: options.RecordsFrom = None,
+    end: options.RecordsUntil = None,
+    last: options.Last = None,
+    after: options.AfterRecord = None,
+    follow: Follow = False,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+) -> None:
+    """Show log-ins, changes of tokens, forced changes, and the settings at each start. The oldest come first."""
+    if after is not None and last is not None:
+        raise typer.BadParameter("give only one of --after and -n.")
+    if follow and end is not None:
+        raise typer.BadParameter("give only one of --follow and --until: new records are later than any such time.")
+    view_options = OutputOptions(output, not no_headers)
+    with connect() as client:
+        newest = max((record.id for record in client.audit(last=1)), default=0) if follow else 0
+        read = partial(client.audit, kinds=kind or (), principal=by, begin=begin, end=end)
+        on_terminal = last is None and after is None and sys.stdout.isatty()
+        shown = options.LAST_ON_TERMINAL if on_terminal else last or options.ALL
+        # One more says whether there are others.
+        found = list(read(last=shown + 1) if shown else read(after=after))
+        if on_terminal and len(found) > shown:
+            print_stderr(f"These are the last {shown} records; -n all shows all of them.")
+        found = found[-shown:] if shown else found
+        if not follow:
+            print_items(AUDIT, found, view_options)
+            return
+        rows = RowFormatter(AUDIT, view_options)
+        _print_records(found, rows, view_options)
+        _follow_audit(read, max([newest, after or 0, *(record.id for record in found)]), rows, view_options)
+
+
+def _follow_audit(
+    read: Callable[..., Iterator[AuditRecord]],
+    after: int,
+    rows: RowFormatter[AuditRecord],
+    view_options: OutputOptions,
+) -> None:
+    """Show new records for ever; while the service cannot be reached, say so once."""
+    reached = True
+    while True:
+        time.sleep(_FOLLOW_SECONDS)
+        try:
+            found = list(read(after=after))
+            reached = True
+        except UnavailableError as error:
+            if reached:
+                print_stderr(f"{error.detail} Following goes on after record {after}.")
+            reached = False
+            continue
+        _print_records(found, rows, view_options)
+        after = max([after, *(record.id for record in found)])
+
+
+def _print_records(
+    records: Sequence[AuditRecord], rows: RowFormatter[AuditRecord], view_options: OutputOptions
+) -> None:
+    if view_options.format is OutputFormat.NAME:
+        print_lines(*(AUDIT.name(record) for record in records))
+    elif view_options.is_table:
+        print_lines(*rows.lines(records))
+    else:
+        print_lines(*(json_text(AUDIT.json(record)) for record in records))
 
 
 def _json(created: NewToken) -> dict[str, object]:

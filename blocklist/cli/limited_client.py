@@ -28,6 +28,7 @@ class LimitedClient(BlocklistClient):
     asked once.
     """
 
+    product = "blocklist-command"
     _known: IdentityBody | None = None
 
     def _request(self, method: str, path: str, *, wait: int | None = None, **options: Any) -> ApiResponse:

@@ -63,6 +63,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Show whom the service takes you for: name, role, and the owners whose claims you may change.",
         ),
         "version": ("admin.version", "Show the versions of this command and of the service."),
+        "audit": ("admin.audit", "Show log-ins, changes of tokens, forced changes, and the settings at each start."),
         "drift": (
             "read.drift",
             "Show where listeners report something else than the list says: tasks on evacuated nodes, for example.",

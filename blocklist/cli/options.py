@@ -164,15 +164,23 @@ def _parse_text(text: str) -> str:
 
 
 ALL: Final = 0
-"""The value of -n for all changes."""
+"""The value of -n for all."""
+LAST_ON_TERMINAL: Final = 100
+"""Number of changes or records that are shown on a terminal, where nobody asks for another one."""
 
 
 def _parse_last(text: str) -> int:
     if text == "all":
         return ALL
     if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0):
-        raise ValueError(f"{text[:64]!a} is not a number of changes: give one, or all.")
+        raise ValueError(f"{text[:64]!a} is not a number: give one, or all.")
     return int(text[:9])
+
+
+def _parse_record_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise ValueError(f"{text[:64]!a} is not the id of a record: see -o wide.")
+    return int(text)
 
 
 def _parse_reason(text: str) -> str:
@@ -346,6 +354,12 @@ ChangeFormat = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that are not known.")]
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
 ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from", "--since")]
+AfterRecord = Annotated[
+    int | None,
+    typer.Option("--after", metavar="ID", help="Records after the one with this id.", parser=_parser(_parse_record_id)),
+]
+RecordsFrom = Annotated[int | None, _timestamp_option("Records at or after this time.", "--from", "--since")]
+RecordsUntil = Annotated[int | None, _timestamp_option("Records before this time.", "--until", parse=parse_timestamp)]
 ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until", parse=parse_timestamp)]
 _TEXT_PARSER: Final = _parser(_parse_text)
 parse_token_name: Final = _TEXT_PARSER
@@ -377,7 +391,7 @@ Last = Annotated[
         "-n",
         "--last",
         metavar="COUNT",
-        help="Only the last COUNT changes, or all. [default: 100 on a terminal, else all]",
+        help="Only the last COUNT, or all. [default: 100 on a terminal, else all]",
         parser=_parser(_parse_last),
     ),
 ]

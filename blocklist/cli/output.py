@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from blocklist.model.changes import Change
     from blocklist.model.claims import Token
     from blocklist.model.listing import NodeDetails
+    from blocklist.wire.audit import AuditRecord
     from blocklist.wire.listeners import (
         AppliedBody,
         DriftBody,
@@ -294,6 +295,19 @@ def _tasks(count: TaskCount) -> str:
     return f"{count.known}+?" if count.reported else "unknown"
 
 
+def _detail(value: object) -> str:
+    """A value of a record; of many values, such as all settings, their number."""
+    match value:
+        case dict():
+            return f"{len(value)} values, see -o json"
+        case list():
+            return " ".join(map(str, value))
+        case None:
+            return "-"
+        case _:
+            return str(value)
+
+
 def nodes_view(now: int, *, past: bool = False) -> ResourceView[NodeDetails]:
     """The blocked nodes; what remains of each block is counted from `now` (Unix milliseconds)."""
     return ResourceView(
@@ -460,6 +474,21 @@ EVIDENCE: ResourceView[EvidenceBody] = ResourceView(
     name=lambda it: it.node,
     json_document=_document_under("evidence"),
     empty_message="There is no evidence.",
+)
+AUDIT: ResourceView[AuditRecord] = ResourceView(
+    columns={
+        "AT": lambda it: format_timestamp(it.at),
+        "KIND": lambda it: it.kind,
+        "BY": lambda it: it.principal or "",
+        "WAY": lambda it: it.way,
+        "ADDRESS": lambda it: it.address or "",
+    },
+    wide_columns={"ID": lambda it: str(it.id), "REQUEST": lambda it: it.request_id or ""},
+    last_columns={"DETAILS": lambda it: ", ".join(f"{name}: {_detail(value)}" for name, value in it.details.items())},
+    json=lambda it: it.json_value(),
+    name=lambda it: str(it.id),
+    json_document=_document_under("records"),
+    empty_message="No record matches.",
 )
 TOKENS: ResourceView[Token] = ResourceView(
     columns={

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -404,8 +404,6 @@ def drift(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHea
 
 # history, watch, listeners and evidence.
 
-_LAST_ON_TERMINAL: Final = 100
-"""Number of changes that `history` shows on a terminal, where nobody asks for another one."""
 Types = Annotated[
     list[ChangeType] | None,
     options.choice_option(ChangeType, "--type", help_text="Changes of this type; can be repeated."),
@@ -435,7 +433,7 @@ def history(
         if at is not None:
             print_items(nodes_view(at, past=True), _listed_at(client, at, node_ids), view_options)
             return
-        shown = _LAST_ON_TERMINAL if last is None and sys.stdout.isatty() else last or options.ALL
+        shown = options.LAST_ON_TERMINAL if last is None and sys.stdout.isatty() else last or options.ALL
         # One more says whether there are others.
         limit = shown + 1 if shown else None
         read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end, last=limit)

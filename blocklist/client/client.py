@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
 
+from blocklist import __version__
 from blocklist.client import DEFAULT_URL
 from blocklist.client.answers import (
     ApiResponse,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from blocklist.model.changes import Change, ChangeType, Snapshot
     from blocklist.model.claims import Claim, NewToken, Role, Token
     from blocklist.model.listener import Registration, Report
+    from blocklist.wire.audit import AuditKind, AuditRecord
     from blocklist.wire.listeners import DriftListBody, EvidenceBody, KnownNodeBody, ListenerBody, NodeStatusBody
     from blocklist.wire.nodes import OwnedClaim
     from blocklist.wire.tokens import IdentityBody
@@ -90,12 +92,16 @@ class BlocklistClient:
     blocked), UnauthorizedError for missing or invalid credentials, and ForbiddenError if their role is insufficient.
     """
 
+    product: ClassVar[str] = "blocklist-client"
+    """What its User-Agent names."""
+
     def __init__(self, url: str | None = None, *, token: str | BearerAuth | None = None, timeout: float = 5.0) -> None:
         """Does not connect yet. Raises InvalidError for an invalid URL or a malformed token."""
         self.url = service_url(url or os.environ.get("BLOCKLIST_URL") or DEFAULT_URL)
         self._timeout = timeout
         self._auth = resolve_auth(token)
         self._http = http_client(self.url, timeout, token=self._auth)
+        self._http.headers["User-Agent"] = f"{self.product}/{__version__}"
         self.clock = ServiceClock()
         """The service's clock, from the last response, and from the start of the last watch."""
         self.clock_offset: int | None = None
@@ -588,6 +594,33 @@ class BlocklistClient:
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token at once. Raises NotFoundError, and ConflictError for the last token of an admin."""
         self._request("DELETE", f"/tokens/{check_id(token_id)}")
+
+    def audit(
+        self,
+        *,
+        kinds: Iterable[AuditKind] = (),
+        principal: str | None = None,
+        begin: int | None = None,
+        end: int | None = None,
+        after: int | None = None,
+        last: int | None = None,
+    ) -> Iterator[AuditRecord]:
+        """The records of the audit log in order; filtered by kinds, principal, and time in [begin, end).
+
+        With `after` only those after the record with this id; with `last` only the last ones, up to that number, and
+        `after` has no effect.
+        """
+        from blocklist.wire.audit import AuditPage
+
+        optional = {"principal": principal, "from": begin, "until": end, "after": after}
+        params: dict[str, str | list[str]] = {name: str(it) for name, it in optional.items() if it is not None}
+        params |= {"kind": [kind.value for kind in kinds]}
+        if last is None:
+            yield from (record for page, _ in self._pages("/audit", AuditPage, params) for record in page.records)
+            return
+        params.pop("after", None)
+        pages = self._pages("/audit", AuditPage, params | {"newest": "true", "limit": str(min(last, _MAX_PAGE))})
+        yield from reversed(list(islice((record for page, _ in pages for record in page.records), last)))
 
     def close(self) -> None:
         """Close the connections. Watches stay open."""

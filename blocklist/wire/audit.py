@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from blocklist.wire.body import Body, Doc, Json, Millis, Page, between
+from blocklist.wire.body import Body, Doc, Json, Millis, Page, Rule, between
 
 
 class AuditKind(StrEnum):
@@ -31,6 +31,12 @@ class Way(StrEnum):
     SERVICE = "service"
 
 
+def _object(value: object) -> Json:
+    if not isinstance(value, dict):
+        raise ValueError("give an object")
+    return value
+
+
 @dataclass(kw_only=True)
 class AuditRecord(Body):
     """A record of the audit log."""
@@ -42,7 +48,7 @@ class AuditRecord(Body):
     way: Annotated[str, Doc("`api`, `command` (as its User-Agent says), `page`, or `service`: the service itself.")]
     address: Annotated[str | None, Doc("Of the client; null if unknown.")]
     request_id: Annotated[str | None, Doc("As in the log lines of the request; null if unknown.")]
-    details: Annotated[dict[str, Any], Doc("More about it, by kind. Never a secret.")]
+    details: Annotated[dict[str, Any], Rule(_object, {}), Doc("More about it, by kind. Never a secret.")]
 
 
 @dataclass(kw_only=True)

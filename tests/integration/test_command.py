@@ -601,7 +601,7 @@ class TestExitCodes:
         "arguments",
         ["block n -r disk", "block n -r disk --dry-run", "unblock n", "list", "list --watch", "get n", "is-blocked n",
          "history", "status n", "watch", "listeners", "evidence", "config check", "token list", "token revoke x",
-         "token create x --role reader"],
+         "token create x --role reader", "audit", "audit --follow"],
     )  # fmt: skip
     def test_3_if_the_service_is_unreachable(self, command: Command, arguments: str) -> None:
         done = command.run(*arguments.split(), BLOCKLIST_URL=f"http://127.0.0.1:{free_port()}")
@@ -701,6 +701,30 @@ class TestTokens:
         refused = anna.run("list")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert token not in refused.stderr
+
+    def test_the_audit_log_is_shown_and_followed(self, binaries: Path, secured: tuple[ServiceProcess, str]) -> None:
+        service, file = secured
+        admin = Command(binaries, service.url, token_file=file)
+        made = admin.stdout_of("token", "create", "anna", "--role", "operator").strip()
+        row = admin.stdout_of("audit", "--kind", "token-created", "--by", "admin", "--no-headers", "-n", "1")
+        assert row.split()[1:5] == ["token-created", "admin", "command", "127.0.0.1"]
+        assert "name: anna, role: operator, endTimestamp: -" in row
+        assert "values, see -o json" in admin.stdout_of("audit", "--kind", "settings")
+        lines = [json.loads(line) for line in admin.stdout_of("audit", "-o", "jsonl").splitlines()]
+        assert json.loads(admin.stdout_of("audit", "-o", "json")) == {"records": lines}
+        last = lines[-1]["id"]
+        assert admin.stdout_of("audit", "--after", str(last - 1), "-o", "name") == f"{last}\n"
+        assert admin.run("audit", "--after", str(last)).stderr == "No record matches.\n"
+        assert Command(binaries, service.url, token=made).run("audit").returncode == 1
+        for wrong in (["--after", "x"], ["--after", "1", "-n", "1"], ["--follow", "--until", "now"], ["--kind", "x"]):
+            assert admin.run("audit", *wrong).returncode == 2
+        with admin.running(
+            "audit", "--follow", "--after", str(last), "-o", "jsonl", "--kind", "token-revoked"
+        ) as process:
+            admin.stdout_of("token", "revoke", made.split("_")[1])
+            assert process.stdout is not None
+            shown = json.loads(process.stdout.readline())
+        assert (shown["details"]["name"], shown["way"], shown["id"] > last) == ("anna", "command", True)
 
     def test_a_request_without_a_token_is_rejected(self, binaries: Path, secured: tuple[ServiceProcess, str]) -> None:
         done = Command(binaries, secured[0].url).run("list")
