@@ -22,6 +22,7 @@ GROUPS = {
     "agent": "What the agent costs a driver that obeys by configuration alone, and how soon it acts.",
 }
 LONG = {
+    "estate": "Tens of thousands of drivers on three replicas: one block, and restarts.",
     "flink": "Time until a block is in force in Flink, evacuation, renewals, and memory of the bridge.",
     "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, start, memory; Spark jobs.",
     "detection-speed": "Throughput of reading event logs.",

@@ -42,13 +42,18 @@ def service(
 ) -> Iterator[Server]:
     """Start the real service on a new SQLite file in `folder`, unless the settings name another database."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **_database(folder), **(settings or {})}
-    migrate = [*SERVICE, "migrate"]
-    done = subprocess.run(migrate, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    migrate({**_database(folder), **(settings or {})})
     with serving(folder, settings, cores=cores) as server:
         yield server
+
+
+def migrate(settings: Mapping[str, str]) -> None:
+    """Make the tables. Raises RuntimeError with what was printed."""
+    environment = {**os.environ, **settings}
+    command = [*SERVICE, "migrate"]
+    done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
 
 
 @contextmanager
