@@ -206,7 +206,11 @@ class ListView:
         A name that is ambiguous now no longer leads to the blocks that show its TaskManagers, so these are kept.
         """
         names = set(nodes)
-        blocked = {node_id for name in names for node_id in self.tracker.matching(name)}
+        if len(names) > len(self.tracker):
+            # A start brings all names at once: a lookup of each costs more than to render the list anew.
+            blocked = {node.id for node in self.tracker}
+        else:
+            blocked = {node_id for name in names for node_id in self.tracker.matching(name)}
         blocked |= self._shown_hosts.shown_by(names)
         if blocked:
             self._stale |= blocked
