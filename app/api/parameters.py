@@ -436,7 +436,9 @@ async def _csrf_token_of_form(request: Request) -> str:
 
 
 def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
-    """The principal with the name that a trusted proxy sends; its role is unchanged. Raises InvalidError.
+    """The principal with the name that a trusted proxy sends; its role is unchanged.
+
+    Raises InvalidError, and ForbiddenError for the name of an automatic owner.
 
     A blank header is none: a proxy sends it if nobody has logged in there.
     """
@@ -452,7 +454,9 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
         raise InvalidError("X-Forwarded-User: send one name, in UTF-8.") from None
     if not name.strip() or len(name) > _MAX_NAME:
         raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {_MAX_NAME} characters.")
-    return replace(principal, name=name, subject=None)
+    named = replace(principal, name=name, subject=None)
+    named.check_name()
+    return named
 
 
 # What the audit log records of a request.

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import KNOWN_PARAMETERS, Admin, Reader, ResourceId, body_schema, origin_of, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
+from app.auth.credential import Principal
 from app.requests import MAX_NODE_BODY, TokenRequest
 from app.service import service_of
 from blocklist import __version__
@@ -51,7 +52,13 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
     operation_id="createToken",
     status_code=201,
     response_model=CreatedTokenBody,
-    responses=problem_responses(400, 403, 413, 503, _403="The role is not admin, or authentication is off."),
+    responses=problem_responses(
+        400,
+        403,
+        413,
+        503,
+        _403="The role is not admin, authentication is off, or the name is that of an automatic owner.",
+    ),
     openapi_extra=body_schema("TokenRequest"),
 )
 async def post_token(request: Request, principal: Admin) -> Response:
@@ -67,12 +74,14 @@ async def post_token(request: Request, principal: Admin) -> Response:
     end, now = token_request.end_timestamp, service.clock()
     if end <= now:
         raise InvalidError(f"endTimestamp: {end} is not in the future; the current time is {now}.")
+    role, owners = Role(token_request.role), None if token_request.owners is None else tuple(token_request.owners)
+    Principal(token_request.name, role, owners=owners).check_name()
     new_token = await service.authenticator.create(
         token_request.name,
-        Role(token_request.role),
+        role,
         end,
         origin_of(request, principal),
-        owners=None if token_request.owners is None else tuple(token_request.owners),
+        owners=owners,
         listeners=None if token_request.listeners is None else tuple(token_request.listeners),
     )
     response = JsonResponse(request, dump_json(new_token_body(new_token)), HTTPStatus.CREATED)

@@ -7,7 +7,7 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.logs import isolated
-from blocklist.model.claims import Role, default_owner, matches_any
+from blocklist.model.claims import RESERVED_NAMES, Role, default_owner, matches_any
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import PERMANENT
@@ -33,6 +33,22 @@ class Principal:
     def id(self) -> str | None:
         """Identifies the principal: a JWT's subject, else the name, which a token's successor may have as well."""
         return self.name if self.subject is None else f"oidc:{self.subject}"
+
+    def check_name(self) -> None:
+        """Raise ForbiddenError if what it blocks by its own name would be taken for claims of an automatic owner.
+
+        Where an admin restricts it to some owners, that is meant.
+        """
+        if (
+            self.name is not None
+            and matches_any(self.name, RESERVED_NAMES)
+            and self.owners is None
+            and self.role.allows(Role.OPERATOR)
+        ):
+            raise ForbiddenError(
+                f"The name {self.name} is that of an automatic owner ({', '.join(RESERVED_NAMES)}): whoever blocks"
+                " nodes needs another name, or a role that is restricted to owners."
+            )
 
     def check_may_claim_for(self, owner: str) -> None:
         """Raise ForbiddenError unless it may change the claims of this owner."""

@@ -253,7 +253,9 @@ class OidcConfig:
             raise ForbiddenError(self._no_role(roles))
         subject = claims.get("sub")
         subject = subject if is_name(subject) else None
-        return Principal(name, grant.role, subject, owners=grant.owners, listeners=grant.listeners)
+        principal = Principal(name, grant.role, subject, owners=grant.owners, listeners=grant.listeners)
+        principal.check_name()
+        return principal
 
     def _no_role(self, roles: object) -> str:
         needed = f"at least {Role.READER.value} of the roles {', '.join(Role)} is needed"

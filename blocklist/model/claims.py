@@ -86,6 +86,8 @@ CORDON_OWNER: Final = "kubernetes"
 """The owner of the claims on nodes that are cordoned in Kubernetes."""
 AUTOMATIC_OWNERS: Final = ("alertmanager/*", DETECTION_OWNER, "evidence", CORDON_OWNER)
 """Patterns of the owners whose claims no person makes. Unblocking a node dismisses their reasons."""
+RESERVED_NAMES: Final = (*AUTOMATIC_OWNERS, "listener/*")
+"""Patterns of the names that no person may have: what they block would be taken for claims of these owners."""
 MAX_OWNER_LENGTH: Final = 128
 MAX_CLAIMS: Final = MAX_CAUSES
 """Maximum number of claims on a node, with more of which its cause could not name the reasons of all.

@@ -368,6 +368,16 @@ class TestAuthenticationOff:
             assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
 
 
+@pytest.mark.parametrize("name", ["evidence", "detection", "kubernetes"])
+def test_who_blocks_by_his_own_name_has_not_that_of_an_automatic_owner(
+    secured: SecuredService, admin: httpx.Client, name: str
+) -> None:
+    for role in ("operator", "admin"):
+        assert "automatic owner" in problem_of(admin.post("/tokens", json={"name": name, "role": role}), 403)["detail"]
+    secured.make_token(Role.MANAGER, name)
+    secured.make_token(Role.OPERATOR, name, owners=[name])
+
+
 class TestProxies:
     def test_a_trusted_proxy_names_the_author_but_not_the_role(self, tmp_path: Path, databases: Databases) -> None:
         with secured_in_process(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
@@ -383,6 +393,8 @@ class TestProxies:
                 authors = [change["createdBy"] for change in all_changes(client)]
                 assert authors == ["ann@example.com", "Zoë", "proxy"]
                 problem_of(client.post("/tokens", headers={"X-Forwarded-User": "admin"}), 403)
+                taken = problem_of(client.get("/whoami", headers={"X-Forwarded-User": "listener/etl"}), 403)
+                assert "automatic owner" in taken["detail"]
                 two = [("X-Forwarded-User", "ann"), ("X-Forwarded-User", "bob")]
                 problem_of(client.put("/blocklist/nodes/n9", json=block(), headers=two), 400)
                 for bad in (b"\xff", b"x" * 254, b"a\xc2\x80b"):

@@ -61,6 +61,11 @@ def test_its_claims_give_the_name_and_the_role(secured: SecuredInProcess, issuer
         assert client.get("/tokens").status_code == 200
 
 
+def test_nobody_who_may_block_has_the_name_of_an_automatic_owner(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    assert "automatic owner" in problem_of(get(secured, issuer.sign(preferred_username="evidence")), 403)["detail"]
+    assert get(secured, issuer.sign(preferred_username="evidence", roles=["manager"])).status_code == 200
+
+
 def test_a_listener_belongs_to_its_subject_whatever_its_name(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     """Some issuers let users change their names, which must not make two applications of one."""
     body = {"role": "JOB_MASTER", "sessionId": "s1"}
