@@ -43,6 +43,8 @@ from blocklist.model.listener import DriftKind, ListenerRole
 
 BEHIND_MS: Final = 30_000
 """A listener that has not applied a change of this age counts as behind."""
+MAX_VERSIONS: Final = 20
+"""Maximum number of samples of `blocklist_listener_versions`."""
 
 _REQUESTED: Final = [source for source in Source if source is not Source.TIME]
 _SOURCES: Final = dict.fromkeys(ChangeType, _REQUESTED) | {
@@ -291,6 +293,7 @@ class ServiceMetrics(Collector):
             for live, state in ((True, "live"), (False, "lapsed")):
                 listeners.add_metric([role.value, state], count[role, live])
         yield listeners
+        yield from self._versions()
         yield from self._lags(now)
         yield GaugeMetricFamily("blocklist_task_managers", "Reported TaskManagers.", len(self.view.task_managers))
         yield CounterMetricFamily(
@@ -300,6 +303,18 @@ class ServiceMetrics(Collector):
         pushes.add_metric(["delivered"], self.pusher.sent)
         pushes.add_metric(["failed"], self.pusher.failed)
         yield pushes
+
+    def _versions(self) -> Iterator[Metric]:
+        """Live listeners by version: the most frequent ones, as a caller may send anything."""
+        software = Tally((it.listener.software.product, it.listener.software.version) for it in self.directory.live())
+        versions = GaugeMetricFamily(
+            "blocklist_listener_versions",
+            f"Live listeners by product and version: the {MAX_VERSIONS} most frequent ones.",
+            labels=["product", "version"],
+        )
+        for (product, version), count in software.most_common(MAX_VERSIONS):
+            versions.add_metric([product or "unknown", version or "unknown"], count)
+        yield versions
 
     def _lags(self, now: int) -> Iterator[Metric]:
         live, revision = self.directory.live(), self.view.tracker.revision

@@ -25,7 +25,15 @@ from pydantic import (
 from blocklist.model.claims import check_id_pattern, check_owner_pattern, check_token_name
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import MAX_REASON_LENGTH, Finding, FindingKind
-from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, ListenerRole, Registration, Report
+from blocklist.model.listener import (
+    LEASE_SECONDS,
+    MAX_ENTRIES,
+    MAX_SOFTWARE_LENGTH,
+    ListenerRole,
+    Registration,
+    Report,
+    Software,
+)
 from blocklist.model.listener import MAX_REASON_LENGTH as MAX_REFUSAL_LENGTH
 from blocklist.model.names import normalize_name
 from blocklist.model.node import (
@@ -202,6 +210,9 @@ Reason = Annotated[
 ]
 
 
+SoftwareText = Annotated[str, Field(min_length=1, max_length=MAX_SOFTWARE_LENGTH), AfterValidator(check_text)]
+
+
 class RegistrationBody(RequestBody):
     """A registration: of a new listener, to renew its lease, or to take over from another session."""
 
@@ -233,6 +244,13 @@ class RegistrationBody(RequestBody):
             " RESOURCE_MANAGER reports have it as their label `cluster`."
         ),
     ] = None
+    product: Annotated[
+        SoftwareText | None, Field(description="What registers, such as `blocklist-spark`; shown to operators.")
+    ] = None
+    version: Annotated[SoftwareText | None, Field(description="The version of the product.")] = None
+    platform: Annotated[
+        SoftwareText | None, Field(description="What it runs on, with versions, such as `Spark 4.3.0, Java 17.0.9`.")
+    ] = None
 
     def value(self, listener_id: str) -> Registration:
         return Registration(
@@ -243,6 +261,7 @@ class RegistrationBody(RequestBody):
             lease=self.lease_seconds * 1000,
             min_nodes=self.min_nodes,
             cluster=self.cluster,
+            software=Software(self.product, self.version, self.platform),
         )
 
 

@@ -21,7 +21,7 @@ from app.service import Service, service_of
 from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError
 from blocklist.model.evidence import TTL_MS, Evidence
-from blocklist.model.listener import Drift, Listener, ListenerRole
+from blocklist.model.listener import Drift, Listener, ListenerRole, Software
 from blocklist.model.node import BlockedNode, TaskCount
 
 # What runs on the nodes of a listener, for its page.
@@ -273,6 +273,7 @@ class ListenerRow:
 
     id: str
     role: str
+    software: Software
     cluster: str | None
     pushed: bool
     live: bool
@@ -293,6 +294,7 @@ class ListenerRow:
         return cls(
             id=listener.id,
             role=listener.role.value,
+            software=listener.software,
             cluster=service.directory.cluster_of(entry),
             pushed=listener.callback_url is not None,
             live=live,

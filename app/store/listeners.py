@@ -37,7 +37,7 @@ from app.store import queries
 from app.store.queries import Topic, current_version
 from app.store.tables import listeners, missing_row, read_row, read_rows, readable_rows, replicas, reports, versions
 from blocklist.model.errors import UnavailableError
-from blocklist.model.listener import Listener, ListenerRole
+from blocklist.model.listener import Listener, ListenerRole, Software
 
 if TYPE_CHECKING:
     from app.store.store import Store
@@ -360,6 +360,9 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "version": current_version(),
         "principal": listener.principal,
         "cluster": listener.cluster,
+        "product": listener.software.product,
+        "product_version": listener.software.version,
+        "platform": listener.software.platform,
         "confirmed": listener.confirmed,
     }
 
@@ -378,6 +381,7 @@ def _stored(row: Row[Any]) -> StoredListener:
         min_nodes=row.min_nodes,
         principal=row.principal,
         cluster=row.cluster,
+        software=Software(product=row.product, version=row.product_version, platform=row.platform),
         confirmed=row.confirmed,
     )
     secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)

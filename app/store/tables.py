@@ -165,6 +165,9 @@ listeners = Table(
     Column("principal", Text),
     Column("confirmed", Boolean, nullable=False),
     Column("cluster", String(63)),
+    Column("product", Text),
+    Column("product_version", Text),
+    Column("platform", Text),
     comment="former: replaced sessions, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
     " since_ms: start of the registration; principal: who registered it, null if unknown;"
     " confirmed: whether it has sent a heartbeat, or registered, since all replicas were away."

@@ -485,6 +485,7 @@ class BlocklistClient:
             body["minNodes"] = registration.min_nodes
         if registration.cluster is not None:
             body["cluster"] = registration.cluster
+        body |= {name: text for name, text in registration.software._asdict().items() if text is not None}
         secret = self._listener_request("PUT", registration.id, json=body).object().get("secret")
         return secret if isinstance(secret, str) else None
 

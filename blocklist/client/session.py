@@ -68,6 +68,7 @@ class ListenerSession:
         """
         self._client = BlocklistClient(url, token=token, timeout=timeout)
         self._registration = registration
+        self._registered_as: Registration | None = None
         self._first_session = registration.session
         self._withdrawals = 0
         self._acknowledged = False
@@ -142,6 +143,14 @@ class ListenerSession:
             if changed:
                 self._wake.set()
 
+    def set_platform(self, platform: str) -> None:
+        """Register what it runs on, if that was not known before, or is another now."""
+        with self._lock:
+            software = self._registration.software._replace(platform=platform)
+            if software != self._registration.software:
+                self._registration = replace(self._registration, software=software)
+                self._wake.set()
+
     def close(self) -> None:
         """Deregister, waiting at most for the timeout. May be called repeatedly."""
         self._closing.set()
@@ -165,8 +174,10 @@ class ListenerSession:
         """Send a heartbeat, then wait for a change or for the next heartbeat to be due."""
         if self._wait_for_report():
             return
-        if not self._registered:
-            self._client.register(self._registration)
+        registration = self._registration
+        if not self._registered or registration is not self._registered_as:
+            self._client.register(registration)
+            self._registered_as = registration
             self._registered, self._full_report_due, self._nodes_due = True, 0.0, 0.0
         self._send()
         if self._failures:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import platform
 import re
 import signal
 import socket
@@ -19,6 +20,7 @@ from blocklist.model.text import exit_on_signals, prepare_streams, report_fault
 if __name__ == "__main__":
     exit_on_signals()
 
+from blocklist import __version__
 from blocklist.client import DEFAULT_URL
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import BlocklistError, InvalidError
@@ -72,6 +74,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
     from blocklist.flink.connection import FlinkConnection  # noqa: PLC0415
     from blocklist.flink.jvm import ChildJvm, find_java  # noqa: PLC0415
     from blocklist.flink.rpc import FlinkRpc  # noqa: PLC0415
+    from blocklist.model.listener import Software  # noqa: PLC0415
 
     java, lib, conf_dir = find_java(args.java), args.lib.resolve(), args.conf_dir.resolve()
     _link_plugins(lib, folder)
@@ -87,6 +90,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
 
     own_id = listener_id(args.id)
     cluster = args.cluster or default_cluster("flink", own_id)
+    software = Software("blocklist-flink", __version__, platform_of(lib))
     options = BridgeOptions(
         listener_id=own_id,
         drop_results=args.drop_results,
@@ -95,7 +99,8 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
     )
 
     def open_session(registration: Registration) -> ListenerSession:
-        return ListenerSession(args.url, replace(registration, cluster=cluster), interval=registration.lease / 3000)
+        given = replace(registration, cluster=cluster, software=software)
+        return ListenerSession(args.url, given, interval=registration.lease / 3000)
 
     connection = FlinkConnection(start, with_failures=args.report_evidence, lease=args.lease * 1000)
 
@@ -211,6 +216,13 @@ def listener_id(given: str | None) -> str:
         return check_id(given or f"flink-{socket.gethostname()}")
     except InvalidError as error:
         raise InvalidError(f"--id: {error}") from error
+
+
+def platform_of(lib: Path) -> str:
+    """Flink and Python with their versions; Flink's is in the name of its jar."""
+    names = (re.fullmatch(r"flink-dist[^-]*-([0-9][\w.-]{0,49})\.jar", path.name) for path in sorted(lib.iterdir()))
+    version = next((found[1] for found in names if found), "")
+    return f"{f'Flink {version}'.strip()}, Python {platform.python_version()}"
 
 
 def check_folders(conf_dir: Path, lib: Path) -> None:

@@ -110,6 +110,7 @@ class ManagerPlan:
     runs on blocked nodes: an id for each group of containers to its node and their number, None if that is not known;
     None if nothing is known. `unmatched` are the ids on the list that mean no node. `withheld` are blocked nodes that
     no known name on the list means and that are not freed, as one of the `unresolved` ids may mean them.
+    `platform` is the cluster manager with its version, None if unknown.
     """
 
     steps: tuple[PlanStep, ...] = ()
@@ -123,6 +124,7 @@ class ManagerPlan:
     unmatched: Collection[str] = ()
     withheld: Sequence[str] = ()
     unresolved: Sequence[str] = ()
+    platform: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import platform
 import random
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic
 
+from blocklist import __version__
 from blocklist.client.client import BlocklistClient
 from blocklist.client.names import InventoryNames
 from blocklist.client.session import ListenerSession
@@ -38,6 +40,7 @@ from blocklist.model.listener import (
     ListenerRole,
     Registration,
     Report,
+    Software,
     default_cluster,
     truncate_reasons,
 )
@@ -52,6 +55,7 @@ log = logging.getLogger("blocklist.managers")
 MAX_NODES_BYTES: Final = 1_500_000
 """Maximum size of the nodes in a heartbeat, in bytes: beyond it less is reported of each. A heartbeat has 2 MiB."""
 _FEWER_LABELS: Final = (4, 0)
+_PYTHON: Final = f"Python {platform.python_version()}"
 _BACKOFF: Final = Backoff(initial=1.0, cap=60.0, floor=0.5)
 _SOON: Final = 1.0
 """Seconds until the next reconciliation after one that changed something."""
@@ -220,6 +224,8 @@ class ReconcileLoop(Generic[P]):
             self._on_failure(desired, str(error) or type(error).__name__)
             return False
         self._log_result(result)
+        if result.plan.platform is not None:
+            self._session.set_platform(f"{result.plan.platform}, {_PYTHON}")
         self._session.report(self._report_of(result), acked=desired.revision, history=desired.history)
         self._reported = result.not_in_force
         self._failures, self._last_failure = 0, ""
@@ -394,6 +400,7 @@ def registration_of(args: argparse.Namespace, listener_id: str) -> Registration:
         session=str(time.time_ns()),
         min_nodes=args.min_nodes,
         cluster=args.cluster or default_cluster(args.manager, listener_id),
+        software=Software(f"blocklist-{args.manager}", __version__, _PYTHON),
     )
 
 

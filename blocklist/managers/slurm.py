@@ -16,7 +16,8 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -136,12 +137,23 @@ class SlurmManager:
         self._timeout = timeout
         self._listed = ListedNodes[SlurmNode]("Slurm")
         self._names = NodeNames()
+        self._platform: str | None = None
 
     def plan(self, desired: DesiredState) -> SlurmPlan:
         nodes = self._read()
         missing = self._listed.not_listed({node.name: node for node in nodes}, time.monotonic())
         self._names.others = desired.others
-        return make_plan(desired.nodes, nodes, missing, self._listed.reason, self._names)
+        plan = make_plan(desired.nodes, nodes, missing, self._listed.reason, self._names)
+        return replace(plan, platform=self._read_platform())
+
+    def _read_platform(self) -> str:
+        """Such as `slurm 22.05.8`, read once; without a version if it does not tell."""
+        if self._platform is None:
+            self._platform = "slurm"
+            with suppress(ManagerError):
+                words = run([*self._command, "--version"], timeout=self._timeout).stdout.split()
+                self._platform = " ".join(words[:2])[:100] or self._platform
+        return self._platform
 
     def apply(self, plan: SlurmPlan) -> NotInForce:
         """What Slurm shows afterwards counts, not that the command has succeeded."""

@@ -25,6 +25,8 @@ HEARTBEAT_SECONDS: Final = 10.0
 """Interval between two heartbeats (Flink's heartbeat.interval)."""
 MAX_ENTRIES: Final = 10_000
 """Maximum number of entries in each map of a heartbeat."""
+MAX_SOFTWARE_LENGTH: Final = 200
+"""Maximum length of each text that says which software a listener is, in characters."""
 MAX_REASON_LENGTH: Final = 300
 """Maximum length of the reason for refusing a block, and of a node's reported state, in characters."""
 
@@ -59,6 +61,18 @@ def default_cluster(kind: str, listener_id: str) -> str:
     return name[:MAX_NAME_LENGTH].strip("_.-")
 
 
+class Software(NamedTuple):
+    """What a listener runs: `blocklist-spark`, `0.1.0`, and on what: `Spark 4.3.0, Scala 2.13.17, Java 17.0.9`."""
+
+    product: str | None = None
+    version: str | None = None
+    platform: str | None = None
+
+
+NO_SOFTWARE: Final = Software()
+"""Of a listener that does not say it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
     """A request to register. Without a `callback_url` the listener watches; `lease` is in milliseconds.
@@ -74,6 +88,7 @@ class Registration:
     lease: int = LEASE_SECONDS * 1000
     min_nodes: int = 0
     cluster: str | None = None
+    software: Software = NO_SOFTWARE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +111,7 @@ class Listener:
     former_sessions: tuple[str, ...] = ()
     min_nodes: int = 0
     cluster: str | None = None
+    software: Software = NO_SOFTWARE
     registered_at: int = 0
     principal: str | None = None
     confirmed: bool = True
@@ -153,6 +169,7 @@ def register(
         former_sessions=_former_sessions(current, requested.session),
         min_nodes=requested.min_nodes,
         cluster=requested.cluster,
+        software=requested.software,
         registered_at=renewed.registered_at if renewed is not None else now,
         principal=principal,
         confirmed=renewed is None or renewed.confirmed,

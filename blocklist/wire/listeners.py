@@ -56,6 +56,9 @@ class ListenerBody(Body):
             "The cluster whose nodes it manages or uses: as it registered, or of a job that of the nodes where it runs."
         ),
     ] = None
+    product: Annotated[str | None, Doc("What it is, such as `blocklist-spark`; null if it does not say.")] = None
+    version: Annotated[str | None, Doc("The version of the product.")] = None
+    platform: Annotated[str | None, Doc("What it runs on, with versions.")] = None
     state: Literal["live", "lapsed"]
     acked_revision: Annotated[int, Doc("0 until it has applied the first list.")]
     lag_revisions: int
@@ -93,6 +96,7 @@ def listener_body(
         "sessionId": listener.session,
         "callbackUrl": listener.callback_url,
         "cluster": cluster,
+        **listener.software._asdict(),
         "state": "live" if listener.is_live(now) else "lapsed",
         "ackedRevision": acked,
         "lagRevisions": revision - acked if listener.is_behind(revision) else 0,

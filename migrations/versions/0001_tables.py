@@ -134,6 +134,9 @@ def _create_listeners() -> None:
         sa.Column("principal", sa.Text),
         sa.Column("confirmed", sa.Boolean, nullable=False),
         sa.Column("cluster", sa.String(63)),
+        sa.Column("product", sa.Text),
+        sa.Column("product_version", sa.Text),
+        sa.Column("platform", sa.Text),
         sa.PrimaryKeyConstraint("id", name="pk_listeners"),
     )
     op.create_table(

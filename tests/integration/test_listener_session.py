@@ -76,9 +76,12 @@ class Registrar:
 
     def heartbeats(self) -> list[Said]:
         """The heartbeats, without the session, which is the same until refusals cannot be reported."""
-        bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in self.of("POST")]
+        bodies = self.bodies("POST")
         assert {body.pop("sessionId") for body in bodies} <= {"0-1", "0-1.1"}
         return bodies
+
+    def bodies(self, method: str) -> list[Said]:
+        return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in self.of(method)]
 
     def of(self, method: str) -> list[bytes]:
         return [request for request in self.known.requests if request.startswith(method.encode())]
@@ -105,6 +108,18 @@ def test_nodes_are_sent_again_only_when_the_service_has_lost_them(registrar: Reg
     lost = sent.index(["n1"], first + 1)
     assert lost - first <= 4
     assert sent[first + 1 : lost] + sent[lost + 1 :] == [None] * (len(sent) - first - 2)
+
+
+def test_a_platform_that_becomes_known_is_registered(registrar: Registrar) -> None:
+    session = joined(registrar)
+    wait_until(lambda: session.registered)
+    session.set_platform("YARN 3.5.0")
+    wait_until(lambda: [it.get("platform") for it in registrar.bodies("PUT")][-1:] == ["YARN 3.5.0"])
+    session.set_platform("YARN 3.5.0")
+    session.report(Report(refused={"n1": "no"}))
+    wait_until(lambda: registrar.heartbeats()[-1].get("refused") == {"n1": "no"})
+    session.close()
+    assert [body.get("platform") for body in registrar.bodies("PUT")] == [None, "YARN 3.5.0"]
 
 
 def test_nodes_that_are_not_stored_yet_are_sent_again(registrar: Registrar) -> None:

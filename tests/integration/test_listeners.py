@@ -57,6 +57,17 @@ class TestRegistering:
         assert isinstance(body["leaseEnd"], str)
         assert without_lag(listener_client, "jm").items() <= body.items()
 
+    def test_what_it_runs_is_shown_and_an_empty_text_is_400(self, listener_client: httpx.Client) -> None:
+        software = {"product": "blocklist-spark", "version": "0.1.0", "platform": "Spark 4.3.0, Java 17"}
+        assert software.items() <= register(listener_client, "jm", "s1", **software).items()
+        assert software.items() <= get_listener(listener_client, "jm").items()
+        assert get_listener(listener_client, "jm") == listener_client.get("/listeners").json()["listeners"][0]
+        later = software | {"version": "0.2.0"}
+        assert register(listener_client, "jm", "s1", **later)["version"] == "0.2.0"
+        for wrong in ("", "x" * 201, "a\nb"):
+            answer = listener_client.put("/listeners/jm", json=registration_body(version=wrong))
+            assert (answer.status_code, "version" in answer.json()["detail"]) == (400, True)
+
     def test_the_default_lease_is_50_s(self, listener_client: httpx.Client) -> None:
         before = now_ms()
         end = int(register(listener_client, "jm")["leaseEnd"])

@@ -82,13 +82,14 @@ def test_unknown_methods_are_not_labels(fresh: ServiceProcess) -> None:
 def test_the_lag_of_a_listener_that_does_not_acknowledge_grows(timed: InProcessService) -> None:
     fresh_client = timed.client()
     fresh_client.put("/blocklist/nodes/before", json=block())
-    wait = {"role": "JOB_MASTER", "sessionId": "s", "leaseSeconds": 3600}
+    wait = {"role": "JOB_MASTER", "sessionId": "s", "leaseSeconds": 3600, "product": "own", "version": "7"}
     fresh_client.put("/listeners/jm", json=wait).raise_for_status()
     timed.clock.advance(30)
     assert value(fresh_client, "blocklist_listener_lag_seconds") >= 30
     assert value(fresh_client, "blocklist_listeners_behind", role="JOB_MASTER") == 1
     assert value(fresh_client, "blocklist_listeners_behind", role="RESOURCE_MANAGER") == 0
     assert value(fresh_client, "blocklist_listeners", role="JOB_MASTER", state="live") == 1
+    assert value(fresh_client, "blocklist_listener_versions", product="own", version="7") == 1
     assert value(fresh_client, "blocklist_listener_lag_revisions") == 1
     fresh_client.post("/listeners/jm/heartbeat", json={"sessionId": "s", "ackedRevision": 1}).raise_for_status()
     assert value(fresh_client, "blocklist_listener_lag_seconds") == 0

@@ -40,6 +40,7 @@ class SessionRules:
         self.refused: dict[str, str] = {}
         self.max_refusals = 10_000
         self.failing_deletes = 0
+        self.product: str | None = None
         self.requests: queue.Queue[tuple[str, int]] = queue.Queue()
 
     @property
@@ -50,7 +51,9 @@ class SessionRules:
     def acked(self) -> int | None:
         return None if self.listener is None else self.listener.acked
 
-    def register(self, session: str, cluster: str | None = None) -> None:
+    def register(self, body: dict[str, Any]) -> None:
+        session, cluster = body["sessionId"], body.get("cluster")
+        self.product = body.get("product", self.product)
         requested = Registration(id="app", role=ListenerRole.JOB_MASTER, session=session, cluster=cluster)
         self.listener = register(self.listener, requested, now=0, revision=7, empty=False)
 
@@ -81,7 +84,7 @@ def service() -> Iterator[SessionRules]:
 
     class Sessions(Handler):
         def do_PUT(self) -> None:
-            self._answer(lambda body: started.register(body["sessionId"], body.get("cluster")))
+            self._answer(started.register)
 
         def do_POST(self) -> None:
             self._answer(started.heartbeat)
@@ -133,7 +136,7 @@ def wake(reports: subprocess.Popen[bytes], line: str = "") -> None:
 def test_a_session_reports_again_after_a_restore_brought_back_the_one_before(
     service: SessionRules, reports: subprocess.Popen[bytes]
 ) -> None:
-    service.register("old")
+    service.register({"sessionId": "old"})
     before = service.listener
     service.wait_for("POST", 200)
     service.listener = before  # from a backup
@@ -150,8 +153,8 @@ def test_a_session_that_was_taken_over_reports_again_when_its_successor_has_left
     """It never displaces its successor, also not one that the service forgets for a while."""
     service.wait_for("POST", 200)
     assert service.listener is not None
-    assert service.listener.cluster == "yarn-a"
-    service.register("newer")
+    assert (service.listener.cluster, service.product) == ("yarn-a", "blocklist-spark")
+    service.register({"sessionId": "newer"})
     wake(reports, "1")
     service.wait_for("PUT", 409)
     wake(reports)
@@ -160,7 +163,7 @@ def test_a_session_that_was_taken_over_reports_again_when_its_successor_has_left
     service.listener = None  # deregistered
     wake(reports)
     assert service.wait_for("PUT", 200) == [("POST", 404), ("PUT", 200)]
-    service.register("newer")
+    service.register({"sessionId": "newer"})
     wake(reports, "2")
     service.wait_for("PUT", 409)
     assert service.session == "newer"

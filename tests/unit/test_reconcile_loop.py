@@ -55,6 +55,9 @@ class Session:
         self.reports: list[tuple[Mapping[str, str] | None, int | None]] = []
         self.not_here: list[set[str]] = []
 
+    def set_platform(self, platform: str) -> None:
+        raise AssertionError(platform)  # The managers here do not know theirs.
+
     def known_node(self, node_id: str) -> KnownNodeBody:
         raise NotFoundError(f"Nobody reports {node_id}.") if self.answers else UnavailableError("no answer")
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -175,6 +176,8 @@ class KubernetesManager:
         authors: Callable[[], Mapping[str, Claims]] = dict,
         request: Callable[[], None] = lambda: None,
     ) -> None:
+        self._api = api
+        self._platform: str | None = None
         self._source = source
         self._taint = taint
         self._on_drift = on_drift
@@ -217,6 +220,7 @@ class KubernetesManager:
         not_freed = {name: why for name, why in self._not_freed.items() if name in nodes}
         return replace(
             plan,
+            platform=self._read_platform(),
             steps=steps,
             schedulable=self._shown_drift(plan),
             unschedulable={**(plan.unschedulable or {}), **not_freed},
@@ -243,6 +247,13 @@ class KubernetesManager:
             self._timer.cancel()
 
     # The plan.
+
+    def _read_platform(self) -> str | None:
+        """The API server's version, read once; None as long as it does not tell."""
+        if self._platform is None:
+            with suppress(ManagerError):
+                self._platform = f"Kubernetes {self._api.get('/version').get('gitVersion', '')}"[:100].strip()
+        return self._platform
 
     def _require_connection(self, desired: DesiredState) -> None:
         """Raises ManagerError while the nodes cannot be read: what is known of them may be outdated."""

@@ -39,6 +39,7 @@ REQUEST_SECONDS: Final = 10.0
 _MAX_BYTES: Final = 256 * 1024 * 1024
 """About 100,000 nodes."""
 _PATH: Final = "/ws/v1/cluster"
+MAX_VERSION_LENGTH: Final = 50
 _MAX_PAGE: Final = 4096
 _TITLE: Final = re.compile("<title>(.+?)</title>", re.IGNORECASE | re.DOTALL)
 # The ResourceManager may want the last one against requests that a browser was made to send.
@@ -270,6 +271,7 @@ class ResourceManager:
     def __init__(self, urls: Sequence[str], access: Access, stop: Stopping, seconds: float) -> None:
         self._connections = [Connection(url, access, stop, seconds) for url in urls]
         self._active = self._connections[0]
+        self.version = ""
         self._stop = stop
         self._seconds = seconds
         self._checked: object = None
@@ -299,6 +301,7 @@ class ResourceManager:
                 continue
             if info.get("haState") == "ACTIVE" and info.get("state", "STARTED") == "STARTED":
                 self._active = connection
+                self.version = str(info.get("hadoopVersion") or "")[:MAX_VERSION_LENGTH]
                 self._check_labels((connection.url, info.get("startedOn")))
                 return
             standby = info.get("haState") == "STANDBY"

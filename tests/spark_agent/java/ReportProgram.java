@@ -3,6 +3,7 @@ package blocklist.spark;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Timer;
@@ -71,7 +72,7 @@ public final class ReportProgram {
       public void onDeregistered() {
         timer.cancel();
       }
-    }, "app", arguments[0]);
+    }, "app", arguments[0], Collections.singletonMap("product", "\"blocklist-spark\""));
     loop.start();
     return loop;
   }

@@ -124,7 +124,7 @@ public final class BlocklistAgent implements ReportSource {
     placement = kubernetes == null || !settings.podAffinity ? null : new PodPlacementLoop(sc, control, kubernetes);
     if (placement != null) control.setPlacement(placement);
     tables = new TableLoop(newClient(), this);
-    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc));
+    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc), software(sc));
   }
 
   private void begin() {
@@ -147,6 +147,17 @@ public final class BlocklistAgent implements ReportSource {
   private static String session(SparkContext sc) {
     String attempt = Scala.orNull(sc.applicationAttemptId());
     return (attempt == null ? "0" : attempt) + "-" + System.currentTimeMillis();
+  }
+
+  /** What registrations say of this agent: names of fields to JSON. */
+  private static Map<String, String> software(SparkContext sc) {
+    Map<String, String> fields = new TreeMap<>();
+    String version = BlocklistAgent.class.getPackage().getImplementationVersion();
+    fields.put("product", Json.text("blocklist-spark"));
+    if (version != null) fields.put("version", Json.text(version));
+    String language = scala.util.Properties.versionNumberString();
+    fields.put("platform", Json.text("Spark " + sc.version() + ", Scala " + language + ", Java " + System.getProperty("java.version")));
+    return fields;
   }
 
   /** Send a report soon. */

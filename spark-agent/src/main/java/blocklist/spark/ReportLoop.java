@@ -36,6 +36,7 @@ final class ReportLoop extends Loop {
   private final ReportSource agent;
   private final String path;
   private final String firstSession;
+  private final Map<String, String> software;
   private final ServiceClient client;
   private String session;
   private int withdrawals = 0;
@@ -51,13 +52,15 @@ final class ReportLoop extends Loop {
   private long nextFull = 0;
   private long nextNodes = 0;
 
-  ReportLoop(ServiceClient client, ReportSource agent, String application, String session) {
+  /** {@code software}: the fields of a registration that say what this agent is, as JSON. */
+  ReportLoop(ServiceClient client, ReportSource agent, String application, String session, Map<String, String> software) {
     super("blocklist-report", "send heartbeats");
     this.client = client;
     this.agent = agent;
     this.path = "/listeners/" + application;
     this.firstSession = session;
     this.session = session;
+    this.software = software;
   }
 
   boolean isRegistered() {
@@ -106,7 +109,7 @@ final class ReportLoop extends Loop {
   }
 
   private void register(int minNodes) throws IOException {
-    Map<String, String> body = new TreeMap<>();
+    Map<String, String> body = new TreeMap<>(software);
     body.put("role", "\"JOB_MASTER\"");
     body.put("sessionId", Json.text(session));
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
