@@ -27,6 +27,7 @@ LONG = {
     "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, start, memory; Spark jobs.",
     "detection-speed": "Throughput of reading event logs.",
     "detection": "Precision and recall of the detection.",
+    "recordings": "What the detection finds in recordings that others made; RECORDINGS names their folder.",
     "detection-quality": "Thousands of synthetic runs: kinds of faults found, and healthy hosts blamed.",
 }
 """Groups that take long, or need a build or a big download; they run only if named."""

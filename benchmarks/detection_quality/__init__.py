@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.rows import Row
 
 JUDGED: Final = 2_064
-"""The first seed that was not used yet. docs/evidence/detection.md has the table of those from 1,914 on."""
+"""The first seed that was not used yet. docs/evidence/detection-figures.md has the table of those from 1,914 on."""
 
 
 def run() -> "list[Row]":

@@ -3,7 +3,7 @@
 A task's work is the stage's usual time x its relative size x log-normal noise; one task in a hundred is a straggler
 with a Pareto tail. A host has a small lasting bias, and another one in each application (placement, page cache). The
 first tasks of an executor are slower. GC, fetch wait and shuffle writes are added as shares of the work. Measured
-against real logs: see docs/evidence/detection.md and `python -m benchmarks.detection_quality.measure`.
+against real logs: see docs/evidence/detection-figures.md and `python -m benchmarks.detection_quality.measure`.
 """
 
 from __future__ import annotations

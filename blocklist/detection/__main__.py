@@ -19,7 +19,8 @@ if __name__ == "__main__":
 from pyspark.errors import PySparkException
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection import backtest, log_discovery, reader
+from blocklist.detection import backtest
+from blocklist.detection.backtest import read
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.log_file import Unread, file_owner, local_files
 from blocklist.detection.options import RuleSet, local_paths, parser, rule_set, validate
@@ -91,12 +92,10 @@ def _run(args: argparse.Namespace) -> int:
 def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
     with open_client(args) as client:
         check_service(rules, client)
-        spark = session()
-        found = log_discovery.discover(spark, args.event_logs)
+        found, facts = read(args)
         for sentence in found.problems:
             warn(sentence)
-        facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
-        with Analysis.of(facts, partial(known_nodes, client)) as analysis:
+        with Analysis.of(facts, partial(known_nodes, client), are_named=bool(args.tasks)) as analysis:
             for sentence in analysis.problems:
                 warn(sentence)
             history = cache(history_of(client))
@@ -139,7 +138,7 @@ def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
         with open_client(args) as client:
             return known_nodes(client)
 
-    paths = local_paths(args.event_logs)
+    paths = local_paths(args.event_logs, "--follow")
     with open_client(args) as client:
         check_service(rules, client)
     on_problems([f"{path} does not exist yet." for path in paths if not Path(path).exists()])

@@ -11,11 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from blocklist.client.client import BlocklistClient
-from blocklist.detection import log_discovery, reader
+from blocklist.detection import log_discovery, reader, task_table
 from blocklist.detection.heuristics import HOUR_MS
+from blocklist.detection.log_discovery import DiscoveredLogs
 from blocklist.detection.node_summary import HostInApplication, by_host
-from blocklist.detection.options import RuleSet, add_input, add_rules, read_rules, rule_set
+from blocklist.detection.options import RuleSet, add_input, add_rules, local_paths, read_rules, rule_set
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import (
     ActualBlock,
@@ -218,14 +221,24 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def read(args: argparse.Namespace) -> tuple[DiscoveredLogs, DataFrame]:
+    """Find event logs, or tables of tasks, and return them with their facts."""
+    spark = session()
+    if args.tasks:
+        found = task_table.discover(local_paths(args.tasks, "--tasks"))
+        facts = task_table.read_facts(spark, found.logs)
+    else:
+        found = log_discovery.discover(spark, args.event_logs)
+        facts = reader.read_facts(spark, found.logs)
+    return found, reader.within(facts, args.since, args.until)
+
+
 def _read(
     args: argparse.Namespace, client: BlocklistClient | None
 ) -> tuple[Sequence[HostInApplication], Times, Sequence[str]]:
     """The facts, read once for all sets of rules, and the given paths from which nothing could be read."""
-    spark = session()
-    found = log_discovery.discover(spark, args.event_logs)
-    facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
-    with Analysis.of(facts, partial(known_nodes, client)) as analysis:
+    found, facts = read(args)
+    with Analysis.of(facts, partial(known_nodes, client), are_named=bool(args.tasks)) as analysis:
         for sentence in (*found.problems, *analysis.problems):
             warn(sentence)
         return analysis.evidence(), by_host(analysis.task_times()), found.failed

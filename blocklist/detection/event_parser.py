@@ -221,8 +221,10 @@ def _by_file(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[tuple[str, bool]
 MAX_MESSAGE: Final = 300
 """Maximum number of characters of a failure's text."""
 _CAUSE: Final = "Caused by: "
-_MAX_DURATION: Final = 10**12  # ms, 31 years; sums over a million tasks fit 64 bits
-_MAX_AMOUNT: Final = 2**50  # bytes or records of one task; sums over 8,000 tasks fit
+MAX_DURATION: Final = 10**12
+"""Maximum number of ms that count, 31 years; sums over a million tasks fit 64 bits."""
+MAX_AMOUNT: Final = 2**50
+"""Maximum number of bytes or records of one task that count; sums over 8,000 tasks fit 64 bits."""
 _MISSING: Final = -(2**63)  # no log has this number
 _DURATIONS: Final = ("run_ms", "gc_ms", "deserialize_ms", "fetch_wait_ms")
 _AMOUNTS: Final = (
@@ -361,11 +363,11 @@ def _within_limits(raw: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Negative and huge numbers are not measurements: they count as missing."""
     columns = {name: raw[name] for name in ("launched", "time", "stage")}
     columns |= {name: _unless(pc.equal(raw[name], _MISSING), raw[name]) for name in ("attempt", "partition")}
-    columns["duration"] = _within(pc.subtract(raw["time"], raw["launched"]), _MAX_DURATION)
-    columns |= {name: _within(raw[name], _MAX_DURATION) for name in _DURATIONS}
-    columns |= {f"{name}_ms": _within(_milliseconds(raw[f"{name}_ns"]), _MAX_DURATION) for name in ("cpu", "write")}
-    columns |= {name: _within(raw[name], _MAX_AMOUNT) for name in _AMOUNTS}
-    columns["shuffle_bytes"] = pc.add(columns["remote_bytes"], _within(raw["local_bytes"], _MAX_AMOUNT))
+    columns["duration"] = _within(pc.subtract(raw["time"], raw["launched"]), MAX_DURATION)
+    columns |= {name: _within(raw[name], MAX_DURATION) for name in _DURATIONS}
+    columns |= {f"{name}_ms": _within(_milliseconds(raw[f"{name}_ns"]), MAX_DURATION) for name in ("cpu", "write")}
+    columns |= {name: _within(raw[name], MAX_AMOUNT) for name in _AMOUNTS}
+    columns["shuffle_bytes"] = pc.add(columns["remote_bytes"], _within(raw["local_bytes"], MAX_AMOUNT))
     return columns
 
 

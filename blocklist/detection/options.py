@@ -53,9 +53,10 @@ def parser() -> argparse.ArgumentParser:
 
 def add_input(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is read."""
-    parser.add_argument(
-        "--event-logs", nargs="+", required=True, metavar="PATH", help="files and folders of event logs, also hdfs://…"
-    )
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--event-logs", nargs="+", metavar="PATH", help="files and folders of event logs, also hdfs://…")
+    about = "files and folders of tables of tasks (.parquet, .csv, .jsonl), of this machine, instead of event logs"
+    given.add_argument("--tasks", nargs="+", metavar="PATH", help=about)
     parser.add_argument(
         "--since",
         type=_timestamp,
@@ -102,17 +103,17 @@ def _timestamp(text: str) -> int:
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def local_paths(paths: Sequence[str]) -> list[str]:
-    """The paths without `file:`, for --follow. Raises InvalidError for other file systems."""
-    return [_local_path(path) for path in paths]
+def local_paths(paths: Sequence[str], option: str) -> list[str]:
+    """The paths without `file:`, for this option. Raises InvalidError for other file systems."""
+    return [_local_path(path, option) for path in paths]
 
 
-def _local_path(path: str) -> str:
+def _local_path(path: str, option: str) -> str:
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path)
     if scheme is None:
         return path
     if scheme[0].lower() != "file:":
-        raise InvalidError(f"--follow reads folders of this machine, not {path}.")
+        raise InvalidError(f"{option} reads folders of this machine, not {path}.")
     return unquote(urlsplit(path).path)
 
 
@@ -122,6 +123,8 @@ def validate(args: argparse.Namespace) -> None:
         raise InvalidError("--follow requires --checkpoint FOLDER.")
     if args.checkpoint and not args.follow:
         raise InvalidError("--checkpoint requires --follow.")
+    if args.follow and args.tasks:
+        raise InvalidError("--follow reads event logs: it cannot be combined with --tasks.")
     if args.follow and (args.since or args.until or args.parquet or args.html):
         raise InvalidError("--follow cannot be combined with --since, --until, --parquet or --html.")
 

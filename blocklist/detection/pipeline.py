@@ -12,7 +12,7 @@ from typing import Final, Self
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection import host_comparison
+from blocklist.detection import host_comparison, task_table
 from blocklist.detection.host_comparison import STAGE, TIME_BY_METRIC, charged_failures, charged_tasks
 from blocklist.detection.log_file import log_of
 from blocklist.detection.node_summary import (
@@ -131,10 +131,13 @@ class Analysis:
     left_out: Sequence[Omission]
 
     @classmethod
-    def of(cls, read: DataFrame, known_nodes: KnownNodes = dict) -> Self:
-        """Analyse facts as they were read; they are cached, so that the logs are read once."""
+    def of(cls, read: DataFrame, known_nodes: KnownNodes = dict, *, are_named: bool = False) -> Self:
+        """Analyse facts as they were read; they are cached, so that the logs are read once.
+
+        `are_named`: the rows of a table name their applications; those of event logs are found by file.
+        """
         read = read.persist()
-        facts, copies = assign_applications(read)
+        facts, copies = (read, ()) if are_named else assign_applications(read)
         facts, pods = on_nodes(facts, known_nodes)
         host_stages = host_comparison.host_stages(facts).persist()
         failures = charged_failures(facts).persist()
@@ -162,8 +165,13 @@ class Analysis:
             frame.unpersist()
 
     def write(self, folder: str) -> None:
-        """Write `nodes`, `host_stages` and `failures` as Parquet below the folder; existing data is overwritten."""
-        frames = {"nodes": self.nodes, "host_stages": self.host_stages, "failures": self.failures}
+        """Write `nodes`, `host_stages`, `failures` and `tasks` as Parquet below the folder; replaces what is there."""
+        frames = {
+            "nodes": self.nodes,
+            "host_stages": self.host_stages,
+            "failures": self.failures,
+            "tasks": task_table.tasks(self.facts),
+        }
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{name}")
 

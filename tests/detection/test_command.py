@@ -130,7 +130,7 @@ def test_forged_logs_block_no_more_than_the_share_of_the_known_nodes(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the following arguments are required: --event-logs"),
+        ([], "one of the arguments --event-logs --tasks is required"),
         (["--event-logs", "/x", "--since", "yesterday"], "'yesterday' is not a time; write it as 2026-11-21T12:00"),
         (["--event-logs", "/x", "--alarm-rate", "2"], "must be a number above 0 and at most 1"),
         (["--event-logs", "/x", "--hours", "0"], "must be hours, above 0 and at most 168"),
@@ -141,10 +141,16 @@ def test_forged_logs_block_no_more_than_the_share_of_the_known_nodes(
             ["--event-logs", "hdfs://x/y", "--follow", "--checkpoint", "/y"],
             "--follow reads folders of this machine, not hdfs://x/y.",
         ),
+        (["--tasks", "hdfs://x/y"], "--tasks reads folders of this machine, not hdfs://x/y."),
+        (["--tasks", "/x", "--event-logs", "/y"], "not allowed with argument"),
+        (
+            ["--tasks", "/x", "--follow", "--checkpoint", "/y"],
+            "--follow reads event logs: it cannot be combined with --tasks.",
+        ),
         (["--event-logs", "/x", "--apply", "--dry-run"], "not allowed with argument"),
         (["--event-logs", "/x", "--rules", "/missing.toml", "--hours", "0"], "must be hours, above 0 and at most 168"),
         (["--event-logs", "/x", "--group-label", "machine"], "The group label 'machine' is one of the service's"),
-        (["backtest"], "the following arguments are required: --event-logs"),
+        (["backtest"], "one of the arguments --event-logs --tasks is required"),
         (["--event-logs", "/x", "--url", "example.com"], "'example.com' is not the URL of a service"),
     ],
 )
