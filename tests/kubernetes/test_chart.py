@@ -39,6 +39,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "settings": ("settings.MAX_BLOCKED_SHARE=0.2", "settings.FAST_PATH=false", "settingsSecretName=more"),
     "TLS": ("tls.secretName=tls", "service.port=443", MANAGER),
     "ingress": ("ingress.enabled=true", "ingress.host=b.example", "ingress.tlsSecretName=t", "ingress.className=nginx"),
+    "ingress with a path": ("ingress.enabled=true", "ingress.host=b.example", "ingress.path=/tools/bl/", MANAGER),
     "a network policy": ("networkPolicy.from[0].namespaceSelector.matchLabels.team=data", MANAGER),
     "no network policy": ("networkPolicy.enabled=false",),
     "monitoring": ("serviceMonitor.enabled=true", "serviceMonitor.tokenSecretName=p", "serviceMonitor.labels.release=p",
@@ -141,7 +142,7 @@ def test_what_is_switched_on_is_there_and_nothing_else(objects: dict[str, str]) 
         "PersistentVolumeClaim": {*OPTIONS} - {"PostgreSQL", "another key, no budget", "a volume that exists"},
         "PodDisruptionBudget": {"PostgreSQL", PRODUCTION},
         "NetworkPolicy": {*OPTIONS, PRODUCTION} - {"no network policy"},
-        "Ingress": {"ingress", PRODUCTION},
+        "Ingress": {"ingress", "ingress with a path", PRODUCTION},
         "ServiceMonitor": {"monitoring", PRODUCTION},
         "PrometheusRule": {"monitoring", PRODUCTION},
         "ClusterRole": {name for name, values in OPTIONS.items() if MANAGER in values} | {PRODUCTION},
@@ -161,6 +162,20 @@ def test_values_become_the_settings_that_they_mean(objects: dict[str, str]) -> N
     all_of_it = environment(objects["the manager with all"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
     assert "manager" not in all_of_it, "it has a token of its own"
     assert environment(objects["PostgreSQL"], "Deployment")["BLOCKLIST_ADMIN_TOKEN_FILE"] == ""
+
+
+def test_the_path_of_the_ingress_is_that_of_the_service(objects: dict[str, str], rendering: Helm) -> None:
+    text = objects["ingress with a path"]
+    ingress = find(text, "Ingress")
+    assert ingress is not None
+    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+    assert (path["path"], path["pathType"]) == ("/tools/bl/", "Prefix")
+    assert environment(text)["BLOCKLIST_ROOT_PATH"] == "/tools/bl"
+    manager = environment(text, "Deployment")
+    assert manager["BLOCKLIST_URL"] == "http://blocklist.chart.svc:8224", "inside the cluster nothing is in front"
+    assert "BLOCKLIST_ROOT_PATH" not in environment(objects["ingress"])
+    with pytest.raises(HelmError, match=r"settings\.ROOT_PATH: ingress\.path sets it"):
+        rendering.render(*OPTIONS["ingress with a path"], "settings.ROOT_PATH=/b")
 
 
 def workloads(objects: str) -> dict[str, Json]:
@@ -291,6 +306,7 @@ def test_a_large_number_is_not_rounded(rendering: Helm) -> None:
         ("service.port=http", "port"),
         ("ingress.enabled=yes", "enabled"),
         ("ingress.enabled=true", "ingress.host"),
+        ("ingress.path=tools", "path"),
         ("serviceMonitor.enabled=true", "serviceMonitor.tokenSecretName"),
         ("serviceMonitor.interval=30", "interval"),
         ("extraEnv[0].value=x", "extraEnv"),

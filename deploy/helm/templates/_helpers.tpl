@@ -110,6 +110,13 @@ tolerations:
 {{- join "," $rules }}
 {{- end }}
 
+{{/* Empty at the root of the host. */}}
+{{- define "blocklist.root-path" -}}
+{{- if .Values.ingress.enabled }}
+{{- trimSuffix "/" .Values.ingress.path }}
+{{- end }}
+{{- end }}
+
 {{/* The environment and the mounts of the service and of its migration. */}}
 {{- define "blocklist.environment" -}}
 env:
@@ -144,6 +151,9 @@ env:
   {{- end }}
   {{- if or .Values.nodesFile.csv .Values.nodesFile.configMapName }}
   - {name: BLOCKLIST_NODES_FILE, value: /etc/blocklist/nodes/nodes.csv}
+  {{- end }}
+  {{- with include "blocklist.root-path" . }}
+  - {name: BLOCKLIST_ROOT_PATH, value: {{ . | quote }}}
   {{- end }}
   {{- range $name, $value := .Values.settings }}
   {{- /* YAML reads off as false. */}}
