@@ -71,6 +71,7 @@ class Server(uvicorn.Server):
             if sockets is None and _is_every_address(self.config.host):
                 # The event loop would listen on IPv6 alone.
                 address = (self.config.host, self.config.port)
+                check_address(*address)  # Where there is no IPv6, create_server raises an error of its own.
                 sockets = [socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True)]
             await super().startup(sockets)
         except OSError as error:
@@ -118,7 +119,17 @@ def _listen_error(host: str, port: int, error: OSError) -> SettingsError:
             f"BLOCKLIST_PORT: port {port} of {host} is in use: stop the program that uses it, or choose another port."
         )
     name = "PORT" if error.errno == errno.EACCES else "HOST"
-    return SettingsError(f"BLOCKLIST_{name}: the service cannot listen on {address}: {error.strerror or error}.")
+    advice = _USE_IPV4 if ":" in host and error.errno in _NO_IPV6 else ""
+    return SettingsError(
+        f"BLOCKLIST_{name}: the service cannot listen on {address}: {error.strerror or error}.{advice}"
+    )
+
+
+_NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Where the kernel has none, and where it is switched off for the network."""
+_USE_IPV4: Final = (
+    " This machine may have no IPv6: set BLOCKLIST_HOST=0.0.0.0, or 127.0.0.1 for clients on this machine alone."
+)
 
 
 def serve(settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.server import check_address
+from app.settings import SettingsError
 from tests.integration.bodies import block, current_list, later
 from tests.integration.conftest import Start
 from tests.integration.problems import problem_of
@@ -118,6 +121,18 @@ class TestSettings:
         done = run_app(env=environment(database_url=database_url, port=str(free_port()), host="192.0.2.1", **access))
         assert_refused(done, "BLOCKLIST_HOST: the service cannot listen on 192.0.2.1")
         assert done.returncode == 2
+
+    @pytest.mark.parametrize("host", ["::", "::1", "2001:db8::1"])
+    @pytest.mark.parametrize("number", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+    def test_a_machine_without_ipv6_is_told_what_to_set(
+        self, host: str, number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> socket.socket:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(socket, "socket", refuse)
+        with pytest.raises(SettingsError, match=rf"BLOCKLIST_HOST: .* on {host}, .* set BLOCKLIST_HOST=0\.0\.0\.0, or"):
+            check_address(host, 8224)
 
     @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
     @pytest.mark.parametrize("host", ["::", "0:0:0:0:0:0:0:0", "0::0"])
