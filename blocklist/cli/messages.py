@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import typer
 
-from blocklist.cli.output import Json, print_lines, print_message, print_stderr
+from blocklist.cli.output import EXIT_UNWRITABLE, Json, print_lines, print_message, print_stderr
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
@@ -65,12 +65,16 @@ def not_blocked_message(node_id: str) -> str:
 
 def error_lines(error: BlocklistError) -> list[str]:
     """The error's title and detail, and a line for each fault."""
+    # A single fault replaces the detail, which only counts the faults.
+    detail, *lines = _lines(error) if len(error.lines) == 1 else (error.detail, *_lines(error))
+    return [f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines)]
+
+
+def _lines(error: BlocklistError) -> list[str]:
+    """A line for each fault, without the hint for programs."""
     from blocklist.model.draft import MERGE_HINT  # noqa: PLC0415 - slow to import
 
-    # A single fault replaces the detail, which only counts the faults.
-    detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
-    detail, *lines = (line.replace(MERGE_HINT, "") for line in (detail, *lines))
-    return [f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines)]
+    return [line.replace(MERGE_HINT, "") for line in error.lines]
 
 
 def applied_message(
@@ -197,7 +201,7 @@ class ChangeReport:
         self.is_json = output is ChangeOutput.JSON
         self.names: Sequence[str] = ()
         self._dry_run = dry_run
-        self._sent = False
+        self._sent = self._is_sending = False
         self._nodes: dict[str, Json] = {}
         self._document: Json = {"command": command, "dryRun": dry_run}
         self._applied: Json | None = None
@@ -277,25 +281,37 @@ class ChangeReport:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Within this, an interruption or a lost answer leaves open whether the change was made."""
-        self._sent = not self._dry_run
+        self._sent = self._is_sending = not self._dry_run
         yield
-        self._sent = False
+        self._is_sending = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         failed = isinstance(error, (KeyboardInterrupt, Exception))
-        unknown = error is not None and failed and self._sent and outcome_unknown(error)
+        unknown = error is not None and failed and self._is_sending and outcome_unknown(error)
         if unknown:
             self.note(_UNKNOWN_OUTCOME)
-        if self.is_json and not isinstance(error, (typer.TyperException, SystemExit)):
-            self._print(error, unknown=unknown)
+        if isinstance(error, SystemExit):
+            self._on_exit(error)
+        elif self.is_json and not isinstance(error, typer.TyperException):
+            try:
+                self._print(error, unknown=unknown)
+            except SystemExit as unwritten:
+                self._on_exit(unwritten)
+                raise
+
+    def _on_exit(self, error: SystemExit) -> None:
+        """If stdout cannot be written, nothing else tells of the change."""
+        if error.code == EXIT_UNWRITABLE and self._sent:
+            self.note(_UNKNOWN_OUTCOME)
 
     def _print(self, error: BaseException | None, *, unknown: bool) -> None:
         if isinstance(error, ConflictError):
             for name, block in error.blocked.items():
-                self._nodes[name] = {"name": name, "result": "conflict", "message": None, **_body(block)}
+                text = next((line for line in _lines(error) if f" {block.id} " in line), error.detail)
+                self._nodes[name] = {"name": name, "result": "conflict", "message": text, **_body(block)}
         rest = {"result": "unknown" if unknown else "not-changed", "message": None, **_body(None)}
         entries = [self._nodes.get(name, {"name": name, **rest}) for name in dict.fromkeys(self.names)]
         print_lines(

@@ -41,6 +41,7 @@ from blocklist.client.transport import (
     retry_after,
     service_url,
     unreachable_message,
+    via_proxy,
 )
 from blocklist.model.claims import check_owner
 from blocklist.model.errors import CompactedError, ConflictError, InvalidError, UnavailableError
@@ -655,7 +656,7 @@ class BlocklistClient:
                 method, self.url + path, params=params, json=json, headers=headers, timeout=timeouts
             ) as response:
                 # Checked before reading the body, which may be endless if another server responds.
-                is_service = "Blocklist-Revision" in response.headers
+                is_service = "Blocklist-Revision" in response.headers or _is_refused_by_service(response)
                 if is_service:
                     date = response.headers.get("Date")
                     self.clock.on_date(date)
@@ -676,21 +677,22 @@ class BlocklistClient:
         """The error of a response that a proxy, a log-in page or another server has sent in place of the service."""
         code = response.status_code
         status = f"HTTP {code} {response.reason_phrase}".strip()
+        via = via_proxy(self.url)
         if response.is_success:
             return UnavailableError(
                 f"The server at {self.url} is not a blocklist service: its response has no Blocklist-Revision header."
-                " It may be a log-in page or another server: check the URL.",
+                f" It may be a log-in page or another server: check the URL.{via}",
                 passed_on=True,
             )
         if response.is_redirect:
             return UnavailableError(
                 f"{status}: the server at {self.url} redirects to {response.headers.get('Location', '')[:200]}. A"
-                " blocklist service does not: that is a log-in page, or the service has another URL."
+                f" blocklist service does not: that is a log-in page, or the service has another URL.{via}"
             )
         if code == HTTPStatus.NOT_FOUND:
             return UnavailableError(
                 f"{self.url} is not the URL of a blocklist service: it has nothing at {response.url.path}."
-                " BLOCKLIST_URL is http://host:port, without the path of a request."
+                f" BLOCKLIST_URL is http://host:port, without the path of a request.{via}"
             )
         if code == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
             scheme = response.url.scheme.upper()
@@ -698,8 +700,14 @@ class BlocklistClient:
                 f"{status}: the proxy wants a password. Give {scheme}_PROXY as http://user:password@host:port, or name"
                 " the service in NO_PROXY."
             )
-        detail = f"{status}, from a server in front of the service."
+        detail = f"{status}, from a server in front of the service.{via}"
         return UnavailableError(detail, retry_after(response), passed_on=response.is_server_error)
+
+
+def _is_refused_by_service(response: httpx.Response) -> bool:
+    """Whether the service has refused a request that reached no route, as with too many connections."""
+    is_problem = response.headers.get("Content-Type") == "application/problem+json"
+    return not response.is_success and is_problem and "Blocklist-Version" in response.headers
 
 
 def _node_details(node_id: str, value: object) -> NodeDetails:

@@ -167,6 +167,12 @@ def unreachable_message(url: str, error: Exception) -> str:
     return f"{url} is out of reach: {reason}"
 
 
+def via_proxy(url: str) -> str:
+    """A sentence that names the proxy of the URL, with a blank before it; empty if there is none."""
+    proxy = _proxy_name(url)
+    return "" if proxy is None else f" The request went to the proxy {proxy} of the environment: see NO_PROXY."
+
+
 # The proxy for a URL, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, whose forms are those of curl.
 #
 # httpx reads them too, but raises for some forms, such as `[::1]`, and takes others, such as `10.0.0.0/8`, for names.

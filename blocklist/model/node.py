@@ -180,9 +180,13 @@ def is_id(text: str) -> bool:
 
 
 def check_text(text: str) -> str:
-    """Return `text`; raise InvalidError if it has control characters or lone surrogates."""
-    if _UNPRINTABLE.search(text):
-        raise InvalidError("Control characters and lone surrogates are not allowed.")
+    """Return `text`; raise InvalidError if it has control characters or lone surrogates.
+
+    Python has lone surrogates for the bytes of an argument that are not UTF-8.
+    """
+    if found := _UNPRINTABLE.search(text):
+        is_surrogate = found[0] >= "\ud800"
+        raise InvalidError("The text is not UTF-8." if is_surrogate else "Control characters are not allowed.")
     return text
 
 
@@ -202,7 +206,7 @@ _RANGE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 
 
 def expand_nodes(words: Iterable[str]) -> list[str]:
-    """The node ids of the words, in order and without duplicates.
+    """The node ids of the words, in order and without duplicates, in whatever case.
 
     Raises ValueError for an invalid word or id, no nodes, or more than MAX_NODES.
     """
@@ -220,8 +224,9 @@ def _expand_words(words: Iterable[str]) -> Iterator[str]:
         for part in _COMMA.split(word):
             for node_id in _expand_part(part, word):
                 # Duplicates do not count towards the maximum.
-                if node_id not in seen:
-                    seen.add(node_id)
+                name = node_id.lower().rstrip(".")
+                if name not in seen:
+                    seen.add(name)
                     yield _checked_id(node_id)
 
 

@@ -267,6 +267,8 @@ class TestJson:
         assert made["nodes"][1]["node"]["cause"] == "Kernel upgrade"
         refused = self.document(anna, "block", "w3", "w4", "-r", "Fan", "--forever", code=1)
         assert self.results(refused) == {"w3": "conflict", "w4": "not-changed"}
+        assert refused["nodes"][0]["message"].startswith("Node w3 is already blocked until ")
+        assert "allowMerge" not in refused["nodes"][0]["message"]
         assert refused["error"]["type"] == "conflict"
         waited = self.document(anna, "block", "w4", "-r", "Fan", "--forever", "--wait", "1s", code=1)
         assert waited["applied"] == {
