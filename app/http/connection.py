@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -490,13 +490,15 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers
-        if self._local_url().startswith(b"/blocklist/watch"):
+        if self._local_url().startswith(b"/blocklist/watch") and self.parser.get_http_version() != "1.0":
             self.scope["extensions"] = {DIRECT: {"write": self._write_chunk}}
         super().on_headers_complete()
         self.cycle.transport = HeadWithBody(self.transport)  # type: ignore[assignment]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         start = super()._start_asgi_task
+        if self.parser.get_http_version() == "1.0":
+            app = _without_chunks(cycle, app)
         self._limits.turns.begin(self._client_key, lambda: None if cycle.disconnected else start(cycle, app))
 
     def _client_key(self) -> Hashable:
@@ -627,6 +629,24 @@ class HttpConnection(HttpToolsProtocol):
             self._deadlines = deadlines
             if deadlines is not None:
                 deadlines.add(self)
+
+
+def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """The app for a client that knows no chunks: a body of unknown length ends with the connection (RFC 9112, 6.1)."""
+
+    async def run(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async def send_plain(message: ASGISendEvent) -> None:
+            if message["type"] == "http.response.start":
+                if all(name.lower() != b"content-length" for name, _ in message.get("headers", ())):
+                    cycle.chunked_encoding = cycle.keep_alive = False
+            elif message["type"] == "http.response.body" and not cycle.keep_alive:
+                # uvicorn compares the body with the length that was announced.
+                cycle.expected_content_length = max(cycle.expected_content_length, len(message.get("body", b"")))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return run
 
 
 def _chunk_size(line: bytes) -> int:

@@ -188,6 +188,27 @@ class TestHost:
     def test_http_1_0_needs_no_host(self, service: ServiceProcess) -> None:
         assert send_request(service.port, b"GET /healthz HTTP/1.0\r\n\r\n").status == 200
 
+    @pytest.mark.parametrize(("path", "accept"), [("watch", "*/*"), ("changes", "application/x-ndjson")])
+    def test_http_1_0_gets_a_body_without_chunks_that_ends_with_the_connection(
+        self, start_in_process: StartInProcess, path: str, accept: str
+    ) -> None:
+        service = start_in_process()
+        with service.client() as client, connection_to(service.port) as connection:
+            client.put("/blocklist/nodes/n1", json=block()).raise_for_status()
+            headers = "Connection: keep-alive", f"Accept: {accept}"
+            connection.sendall(request(f"/blocklist/{path}", *headers, version="HTTP/1.0"))
+            with connection.makefile("rb") as stream:
+                head = b"".join(iter(stream.readline, b"\r\n")).lower()
+                assert (b"transfer-encoding" in head, b"connection: close" in head) == (False, True)
+                if path == "changes":
+                    assert [json.loads(line)["node"]["id"] for line in stream] == ["n1"]
+                    return
+                lines = [next(stream) for _ in range(6)]
+                client.put("/blocklist/nodes/n2", json=block()).raise_for_status()
+                lines += [next(stream) for _ in range(4)]
+                kinds = {line.partition(b":")[0].strip() for line in lines}
+                assert kinds == {b"", b"id", b"event", b"data"}, lines
+
     def test_two_hosts_are_refused_with_http_1_0_too(self, service: ServiceProcess) -> None:
         assert send_request(service.port, b"GET /healthz HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n").status == 400
 
