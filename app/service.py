@@ -234,7 +234,11 @@ class Service:
             await self.authenticator.load()
             await self._listener_writer.load()
             start = {"version": __version__, "replica": self.store.replica, "settings": self.settings.recorded}
-            await self.audit.write(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)
+            try:
+                await self.audit.write(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)
+            except UnavailableError:
+                # On a full disk, reads can be served all the same: the record is written later.
+                self.audit.note(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)
             yield
 
     @property

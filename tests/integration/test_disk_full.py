@@ -170,6 +170,8 @@ class TestRestart:
             assert (current_list(client), all_changes(client)) == (before, log)
             disk.free()
             wait_until(lambda: client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
+            # The second start is recorded, too.
+            wait_until(lambda: [it["kind"] for it in client.get("/audit").json()["records"]] == ["settings"] * 2)
 
     def test_a_start_on_a_full_disk_fails_with_the_reason(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve()
