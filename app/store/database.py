@@ -416,7 +416,10 @@ _DISK_ERROR: Final = "The disk of the database reports errors: check whether it 
 DAMAGED: Final = "The database is damaged: restore a backup."
 _LOCKED: Final = "The database is locked by another program (a backup, a shell, a long query); try again."
 _LOGIN_REFUSED: Final = "The database rejects the login: check user, password and host in the URL, and pg_hba.conf."
-_TOO_MANY_CONNECTIONS: Final = "The database has no free connection: raise its max_connections, or run fewer replicas."
+_TOO_MANY_CONNECTIONS: Final = (
+    "The database has no free connection: raise its max_connections, or the CONNECTION LIMIT of the role or database,"
+    " or run fewer replicas."
+)
 _READ_ONLY: Final = "The database is read-only: it is a standby, or set to read-only."
 _GIVE_ACCESS: Final = "give the user of the service write access to its file and folder."
 _STARTING: Final = "The database is starting or stopping; try again."
@@ -572,8 +575,9 @@ class CircuitBreaker:
             self._reason = to_unavailable(error).detail
             self._outdated_since = self._outdated_since or self._last_success
             log.warning("the database is unavailable", reason=driver_message(error), advice=self._reason)
-        elif (advice := operator_advice(error)) is not None:
+        elif (advice := operator_advice(error)) not in {None, self._reason}:
             self._reason = advice
+            log.warning("the database is still unavailable", reason=driver_message(error), advice=advice)
 
     def check(self) -> None:
         """Raises UnavailableError with the reason while open."""

@@ -58,6 +58,15 @@ def test_opening_and_closing_are_logged_once_each() -> None:
     assert "\n" not in lines[0]["reason"]
 
 
+def test_another_cause_that_is_found_during_an_outage_is_logged_once() -> None:
+    breaker = CircuitBreaker()
+    with capture_logs() as lines:
+        for error in (LOST, LOST, FULL, FULL, LOST):
+            breaker.record_failure(error)
+    assert [line["event"] for line in lines] == ["the database is unavailable", "the database is still unavailable"]
+    assert "full" in lines[1]["advice"]
+
+
 def test_a_failure_of_an_operation_started_before_recovery_is_stale() -> None:
     breaker = CircuitBreaker()
     assert not breaker.is_stale_failure(time.monotonic())
