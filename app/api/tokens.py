@@ -10,9 +10,10 @@ from app.api.parameters import KNOWN_PARAMETERS, Admin, Reader, ResourceId, body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.auth.credential import Principal
 from app.requests import MAX_NODE_BODY, TokenRequest
-from app.service import service_of
+from app.service import Service, service_of
+from app.store.audit import Origin
 from blocklist import __version__
-from blocklist.model.claims import Role, default_owner
+from blocklist.model.claims import NewToken, Role, default_owner
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.wire.body import dump_json, parse_json
 from blocklist.wire.tokens import CreatedTokenBody, IdentityBody, TokensBody, new_token_body, token_body
@@ -63,30 +64,42 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
 )
 async def post_token(request: Request, principal: Admin) -> Response:
     """Create a bearer token with a name, a role and an optional end. `token` is returned only here."""
-    service = service_of(request)
+    require_authentication(service_of(request))
+    token_request = TokenRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
+    new_token = await create_token(service_of(request), token_request, origin_of(request, principal))
+    response = JsonResponse(request, dump_json(new_token_body(new_token)), HTTPStatus.CREATED)
+    response.raw_headers.append((b"cache-control", b"no-store"))
+    return response
+
+
+def require_authentication(service: Service) -> None:
+    """Raises ForbiddenError while authentication is off."""
     if not service.authenticator.enabled:
         # Whoever may send requests now would keep the access of an admin after authentication is switched on.
         raise ForbiddenError(
             "Without authentication no token can be created: set BLOCKLIST_AUTH=tokens and BLOCKLIST_ADMIN_TOKEN_FILE,"
             " and create tokens with the token in that file."
         )
-    token_request = TokenRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
-    end, now = token_request.end_timestamp, service.clock()
+
+
+async def create_token(service: Service, wanted: TokenRequest, origin: Origin) -> NewToken:
+    """Create this token.
+
+    Raises InvalidError for an end that is not in the future, ForbiddenError for a reserved name, UnavailableError.
+    """
+    end, now = wanted.end_timestamp, service.clock()
     if end <= now:
         raise InvalidError(f"endTimestamp: {end} is not in the future; the current time is {now}.")
-    role, owners = Role(token_request.role), None if token_request.owners is None else tuple(token_request.owners)
-    Principal(token_request.name, role, owners=owners).check_name()
-    new_token = await service.authenticator.create(
-        token_request.name,
+    role, owners = Role(wanted.role), None if wanted.owners is None else tuple(wanted.owners)
+    Principal(wanted.name, role, owners=owners).check_name()
+    return await service.authenticator.create(
+        wanted.name,
         role,
         end,
-        origin_of(request, principal),
+        origin,
         owners=owners,
-        listeners=None if token_request.listeners is None else tuple(token_request.listeners),
+        listeners=None if wanted.listeners is None else tuple(wanted.listeners),
     )
-    response = JsonResponse(request, dump_json(new_token_body(new_token)), HTTPStatus.CREATED)
-    response.raw_headers.append((b"cache-control", b"no-store"))
-    return response
 
 
 @router.head("/tokens", include_in_schema=False)

@@ -13,7 +13,7 @@ from app.api.parameters import PUBLIC, note_failed_login, note_login, same_origi
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.auth.sessions import COOKIE
-from app.page import change, history, list, listeners, map, node, selection, shared  # noqa: A004 - modules
+from app.page import change, history, list, listeners, map, node, selection, shared, tokens  # noqa: A004 - modules
 from app.page.forms import HtmlRoute, read_form
 from app.page.shared import ReaderVisitor, Visitor, render_page
 from app.service import service_of
@@ -21,7 +21,7 @@ from blocklist.model.errors import ForbiddenError, UnauthorizedError
 from blocklist.wire.audit import Way
 
 router: Final = APIRouter(route_class=HtmlRoute, include_in_schema=False)
-for part in (list, change, node, listeners, history, map, selection, shared):
+for part in (list, change, node, listeners, history, map, selection, tokens, shared):
     router.routes.extend(part.router.routes)
 
 _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)

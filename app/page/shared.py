@@ -142,7 +142,12 @@ async def _visitor(request: Request, principal: Principal) -> Visitor:
     return Visitor(principal=principal, csrf="" if session is None else session.csrf, logged_in=session is not None)
 
 
+async def _admin(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.ADMIN))]) -> Visitor:
+    return await _visitor(request, principal)
+
+
 ReaderVisitor = Annotated[Visitor, Depends(_reader)]
+AdminVisitor = Annotated[Visitor, Depends(_admin)]
 OperatorVisitor = Annotated[Visitor, Depends(_operator)]
 
 
@@ -166,6 +171,8 @@ def render_page(
             visitor=visitor,
             now=service.clock(),
             tracker=service.view.tracker,
+            # Nobody needs a token while authentication is off.
+            has_tokens=visitor.may_force and service.authenticator.enabled,
             # Not for visitors who have not logged in.
             share=None if visitor.principal is ANONYMOUS else share_of_cluster(request),
             database_down_seconds=service.view.age(),

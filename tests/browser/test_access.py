@@ -126,6 +126,32 @@ def test_the_author_of_a_change_is_the_logged_in_user(browser: Browser, secured:
         expect(page.locator("#node-n1")).to_contain_text("the-operator")
 
 
+def test_an_admin_creates_and_revokes_a_token(browser: Browser, secured: SecuredService) -> None:
+    with monitored(browser, secured.service.url) as monitor:
+        page = monitor.context.new_page()
+        page.set_viewport_size({"width": 360, "height": 740})
+        log_in(page, secured.tokens["admin"])
+        page.get_by_role("link", name="Tokens").click()
+        page.get_by_label("Name").fill("carla")
+        page.get_by_label("Role").select_option("reader")
+        page.get_by_role("button", name="Create the token").click()
+        made = page.get_by_role("alert").get_by_role("textbox").input_value()
+        with secured.service.client() as carla:
+            carla.headers["Authorization"] = f"Bearer {made}"
+            assert carla.get("/whoami").json()["name"] == "carla"
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            assert inline_code(page.content()) == []
+            page.goto("/page/tokens")
+            expect(page.get_by_role("alert")).to_have_count(0)
+            page.get_by_role("row", name="carla").get_by_role("link", name="Revoke").click()
+            page.get_by_role("button", name="Revoke the token").click()
+            page.wait_for_url("/page/tokens")
+            expect(page.get_by_role("row", name="carla")).to_have_count(0)
+            page.get_by_text("1 token revoked or expired").click()
+            expect(page.get_by_role("row", name="carla")).to_be_visible()
+            assert carla.get("/blocklist").status_code == 401
+
+
 def test_a_reader_sees_no_buttons(browser: Browser, secured: SecuredService) -> None:
     """The forms themselves answer with the required role."""
     secured.admin.put("/blocklist/nodes/n1", json=block())
