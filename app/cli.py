@@ -135,7 +135,7 @@ def _check_nodes_file(path: str) -> None:
             read_nodes_file(Path(path))
     except (OSError, InvalidError) as error:
         reason = error.lines[0] if isinstance(error, InvalidError) else error.strerror
-        raise SettingsError(f"BLOCKLIST_NODES_FILE: {path}: {reason}.") from None
+        raise SettingsError(f"BLOCKLIST_NODES_FILE: {path}: {str(reason).removesuffix('.')}.") from None
 
 
 def _print_settings(page: Path | None) -> int:

@@ -237,7 +237,7 @@ class Service:
             try:
                 await self.audit.write(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)
             except UnavailableError:
-                # On a full disk, reads can be served all the same: the record is written later.
+                # On a full disk, reads are served anyway: the record is written later.
                 self.audit.note(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)
             yield
 

@@ -207,7 +207,7 @@ class ListView:
         """
         names = set(nodes)
         if len(names) > len(self.tracker):
-            # A start brings all names at once: a lookup of each costs more than to render the list anew.
+            # A start brings all names at once: a lookup of each costs more than to render the list again.
             blocked = {node.id for node in self.tracker}
         else:
             blocked = {node_id for name in names for node_id in self.tracker.matching(name)}
