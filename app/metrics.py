@@ -317,7 +317,7 @@ class ServiceMetrics(Collector):
         yield versions
 
     def _lags(self, now: int) -> Iterator[Metric]:
-        live, revision = self.directory.live(), self.view.tracker.revision
+        live, revision = self.directory.applying(), self.view.tracker.revision
         behind = max((revision - (entry.listener.acked or 0) for entry in live), default=0)
         yield GaugeMetricFamily(
             "blocklist_listener_lag_revisions", "Largest number of revisions not applied by a live listener.", behind

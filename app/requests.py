@@ -30,6 +30,7 @@ from blocklist.model.listener import (
     MAX_ENTRIES,
     MAX_SOFTWARE_LENGTH,
     ListenerRole,
+    Mode,
     Registration,
     Report,
     Software,
@@ -48,7 +49,7 @@ from blocklist.model.node import (
 from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
 from blocklist.model.selector import MAX_NAME_LENGTH, check_label_value
 from blocklist.wire.body import ID_SCHEMA, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
-from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName
+from blocklist.wire.listeners import REPORT_FIELDS, KindName, ListenerRoleName, ModeName
 from blocklist.wire.nodes import ActionName
 from blocklist.wire.tokens import RoleName
 
@@ -252,6 +253,8 @@ class RegistrationBody(RequestBody):
         SoftwareText | None, Field(description="What it runs on, with versions, such as `Spark 4.3.0, Java 17.0.9`.")
     ] = None
 
+    mode: Annotated[ModeName, Field(description="The mode that it begins with: see `PUT /listeners/modes`.")] = "apply"
+
     def value(self, listener_id: str) -> Registration:
         return Registration(
             id=listener_id,
@@ -262,6 +265,7 @@ class RegistrationBody(RequestBody):
             min_nodes=self.min_nodes,
             cluster=self.cluster,
             software=Software(self.product, self.version, self.platform),
+            mode=Mode(self.mode),
         )
 
 
@@ -389,10 +393,23 @@ class ReportBody(RequestBody):
         ),
     ] = None
 
+    mode: Annotated[
+        ModeName | None,
+        Field(
+            description="The mode that it is in. Only in `apply`, which is the default, it counts: in `observe` it"
+            " changes nothing and reports `would`; in `off` it has freed all nodes."
+        ),
+    ] = None
+    would: Annotated[
+        Annotated[dict[NodeId, Reason], _ENTRIES] | None,
+        Field(description="In the mode `observe`: what it would do for blocks: node id to a sentence."),
+    ] = None
+
     def value(self) -> Report:
         given = {name: getattr(self, name) for name in REPORT_FIELDS}
         not_here = None if self.not_here is None else frozenset(self.not_here)
         found = {"evidence": _findings(self.evidence), "nodes": _reported_nodes(self.nodes), "not_here": not_here}
+        found["mode"] = None if self.mode is None else Mode(self.mode)
         return Report(**given | found)
 
 
@@ -456,6 +473,20 @@ class HeartbeatBody(ReportBody):
     ] = None
 
 
+IdPattern = Annotated[str, AfterValidator(check_id_pattern)]
+
+
+class ModeBody(RequestBody):
+    """The mode of all listeners whose ids match."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pattern": "app-*", "mode": "observe"}]})
+
+    pattern: Annotated[
+        IdPattern, Field(description="An id, the beginning of ids and `*`, or `*`. The most exact pattern counts.")
+    ]
+    mode: ModeName
+
+
 class SessionBody(RequestBody):
     """The current session of a listener."""
 
@@ -469,7 +500,6 @@ Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra=
 
 MAX_PATTERNS: Final = 32
 OwnerPattern = Annotated[str, AfterValidator(check_owner_pattern)]
-IdPattern = Annotated[str, AfterValidator(check_id_pattern)]
 
 
 class TokenRequest(RequestBody):

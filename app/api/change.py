@@ -339,6 +339,7 @@ async def wait_until_applied(
         b"blocklist-refused": progress.refused,
         b"blocklist-not-applied": progress.pending,
         b"blocklist-not-here": progress.not_here,
+        b"blocklist-observing": progress.observing,
         b"blocklist-superseded": superseded,
     }
     waited_for = "" if by == ALL_LISTENERS else f", applied-by={by}"

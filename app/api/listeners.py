@@ -7,39 +7,97 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import AfterValidator
 
 from app.api.parameters import (
     KNOWN_PARAMETERS,
     REQUIRE_LISTENER,
     REQUIRE_READER,
+    Admin,
     ListenerRole,
     ResourceId,
     authenticate,
     body_schema,
     listener_principal,
+    origin_of,
     parse_in_turns,
     read_body,
 )
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.listeners.state import ListenerEntry
-from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, RegistrationBody, SessionBody
+from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, ModeBody, RegistrationBody, SessionBody
 from app.service import Service, service_of
-from blocklist.model.claims import Role
+from blocklist.model.claims import Role, check_id_pattern
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
-from blocklist.model.listener import Report
+from blocklist.model.listener import Mode, ModeRecord, Report, wanted_mode
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     EvidenceListBody,
     LeaseBody,
     ListenerBody,
     ListenersBody,
+    ModesBody,
     SecretBody,
     TaskManagerBody,
     evidence_list_body,
     listener_body,
+    modes_body,
 )
 
 router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+
+# Before the routes of one listener: its id may be any, but not `modes`.
+
+
+@router.head("/listeners/modes", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/listeners/modes",
+    summary="The modes that are set for listeners",
+    operation_id="listModes",
+    dependencies=[FROM_MEMORY],
+    response_model=ModesBody,
+)
+async def get_modes(request: Request) -> Response:
+    """All patterns of listeners' ids with a mode. Listeners that no pattern matches apply blocks."""
+    return JsonResponse(request, dump_json(modes_body(service_of(request).directory.modes)))
+
+
+@router.put(
+    "/listeners/modes",
+    summary="Set the mode of listeners",
+    operation_id="setMode",
+    response_model=ModesBody,
+    responses=problem_responses(400, 413, 503),
+    openapi_extra=body_schema("ModeBody"),
+)
+async def put_mode(request: Request, principal: Admin) -> Response:
+    """Whether listeners apply blocks, only observe, or are off: from their next heartbeat, until it is set again.
+
+    The most exact pattern counts. The audit log has who set it. The response has all modes.
+    """
+    service = service_of(request)
+    body = ModeBody.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
+    record = ModeRecord(body.pattern, Mode(body.mode), principal.name, service.clock())
+    await service.registry.set_mode(record, origin_of(request, principal))
+    return await get_modes(request)
+
+
+@router.delete(
+    "/listeners/modes",
+    summary="Remove the mode of a pattern",
+    operation_id="removeMode",
+    response_model=ModesBody,
+    responses=problem_responses(400, 404, 503, _404="No mode is set for this pattern."),
+)
+async def delete_mode(
+    request: Request,
+    principal: Admin,
+    pattern: Annotated[str, AfterValidator(check_id_pattern), Query(description="As in `GET /listeners/modes`.")],
+) -> Response:
+    """The next pattern that matches counts then. The response has all modes."""
+    await service_of(request).registry.remove_mode(pattern, origin_of(request, principal))
+    return await get_modes(request)
+
 
 SessionId = Annotated[
     Id | None,
@@ -114,6 +172,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     answer = {
         "revision": service.view.tracker.revision,
         "leaseEnd": str(entry.listener.lease_end),
+        "mode": wanted_mode(service.directory.modes, entry.id),
         "reported": service.registry.reported(entry),
     }
     return JsonResponse(request, dump_json(answer))
@@ -250,6 +309,8 @@ def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntr
     return listener_body(
         listener,
         cluster=service.directory.cluster_of(entry),
+        mode=entry.mode,
+        wanted_mode=wanted_mode(service.directory.modes, listener.id),
         now=lease_time,
         revision=service.view.tracker.revision,
         lag=entry.lag_ms(service.feed, service.clock()),

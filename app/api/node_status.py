@@ -15,7 +15,7 @@ from app.listeners.state import ListenerEntry
 from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError
-from blocklist.model.listener import ListenerRole
+from blocklist.model.listener import ListenerRole, Mode
 from blocklist.model.node import BlockState, TaskCount, block_state
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.listeners import NodeStatusBody
@@ -43,12 +43,15 @@ class ListenerProgress:
     `applied_at` is when it reported that (Unix milliseconds), `delay_ms` how long after the change: None if it has not
     applied the change, or if the time is no longer known. `pending_reason` is why the change is not in force yet; while
     it has not acknowledged it, what it last reported of the blocked node, perhaps why it refused an earlier block.
-    `task_managers` are those of the listener on the node; they are unknown unless it `reports_task_managers`.
+    `would` is what it would do in the mode observe. `task_managers` are those of the listener on the node; they are
+    unknown unless it `reports_task_managers`.
     """
 
     id: str
     role: str
     cluster: str | None
+    mode: Mode
+    would: str | None
     state: BlockState
     applied_at: int | None
     delay_ms: int | None
@@ -63,11 +66,16 @@ class ListenerProgress:
 
     @property
     def pending(self) -> bool:
-        return self.state is BlockState.PENDING
+        return self.state is BlockState.PENDING and self.mode is Mode.APPLY
 
     @property
     def not_here(self) -> bool:
         return self.state is BlockState.NOT_HERE
+
+    @property
+    def counts(self) -> bool:
+        """Whether the change is for it: the node is one of its own, and it applies blocks."""
+        return not self.not_here and self.mode is Mode.APPLY
 
     @classmethod
     def of_listener(
@@ -86,6 +94,8 @@ class ListenerProgress:
             id=entry.id,
             role=entry.listener.role.value,
             cluster=service.directory.cluster_of(entry),
+            mode=entry.mode,
+            would=entry.would_do(change.node.id),
             state=state,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
@@ -165,7 +175,7 @@ def _status(service: Service, change: Change) -> Json:
         "revision": change.revision,
         "at": str(change.at),
         "applied": sum(listener.applied for listener in progress),
-        "of": sum(not listener.not_here for listener in progress),
+        "of": sum(listener.counts for listener in progress),
         "state": state_at_all(service, change, progress),
         "automaticBlocks": service.automatic_blocks.count(service.view.tracker, change.node.id, service.clock()),
         "repeat": None if change.repeat is None else repeat_body(change.repeat),
@@ -180,6 +190,8 @@ def _progress_body(progress: ListenerProgress) -> Json:
         "cluster": progress.cluster,
         "applied": progress.applied,
         "notHere": progress.not_here,
+        "mode": progress.mode,
+        "would": progress.would,
         "appliedAt": None if progress.applied_at is None else str(progress.applied_at),
         "lateMs": progress.delay_ms,
         "refused": progress.refused,

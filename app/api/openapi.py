@@ -20,7 +20,15 @@ from app.api.responses import (
     Problem,
     problem_responses,
 )
-from app.requests import BlockRequest, ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
+from app.requests import (
+    BlockRequest,
+    ClaimRequest,
+    HeartbeatBody,
+    ModeBody,
+    RegistrationBody,
+    SessionBody,
+    TokenRequest,
+)
 from blocklist import __version__
 from blocklist.wire.body import dump_json
 from blocklist.wire.changes import PushBody
@@ -32,6 +40,7 @@ _MODELS = (
     ClaimRequest,
     RegistrationBody,
     HeartbeatBody,
+    ModeBody,
     SessionBody,
     PushBody,
     TokenRequest,
@@ -75,6 +84,7 @@ _HEADERS = {
     "Blocklist-Applied": "With `Prefer: wait`: how many listeners have applied the change, and of how many: `5/7`.",
     "Blocklist-Refused": "Listeners that refuse the change: at most 20, and how many more.",
     "Blocklist-Not-Applied": "Listeners that have not applied the change yet: at most 20, and how many more.",
+    "Blocklist-Observing": "Listeners that only observe, or are off: at most 20, and how many more. They do not count.",
     "Blocklist-Not-Here": "Listeners that have none of the nodes: at most 20, and how many more.",
     "Blocklist-Superseded": "Nodes that were changed otherwise meanwhile: at most 20, and how many more.",
     "Warning": "A sentence for people, such as that a label or a name is not clear.",
@@ -88,6 +98,7 @@ _OF_CHANGES = (
     "Blocklist-Refused",
     "Blocklist-Not-Applied",
     "Blocklist-Not-Here",
+    "Blocklist-Observing",
     "Blocklist-Superseded",
     "Warning",
 )

@@ -13,6 +13,7 @@ from app.engine.list_view import ListView
 from app.listeners.replication import ListenerReader, PushOwnership, UnsavedReports
 from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, TooManyListenersError, part_names
 from app.listeners.state import ListenerDirectory, ListenerEntry
+from app.store.audit import Origin
 from app.store.database import LockedError
 from app.store.listeners import ListenerStore, Secret, StoredListener
 from app.watch import ChangeFeed
@@ -24,6 +25,7 @@ from blocklist.model.listener import (
     FencedError,
     Listener,
     ListenerRole,
+    ModeRecord,
     Registration,
     Report,
     heartbeat,
@@ -229,6 +231,17 @@ class ListenerRegistry:
 
         async with self._reader.lock:
             return (await self._update(listener_id, change)).secret.current
+
+    async def set_mode(self, record: ModeRecord, origin: Origin) -> None:
+        """The mode of all listeners that match, from their next heartbeat. Raises InvalidError, UnavailableError."""
+        await self._database.set_mode(record, origin)
+        await self._reader.sync()
+
+    async def remove_mode(self, pattern: str, origin: Origin) -> None:
+        """Raises NotFoundError, UnavailableError."""
+        if not await self._database.remove_mode(pattern, self._clock(), origin):
+            raise NotFoundError(f"No mode is set for {pattern}.")
+        await self._reader.sync()
 
     async def deregister(self, listener_id: str, principal: str | None, session: str | None) -> None:
         """Remove a listener that this principal registered with this session; None may remove any, and any session.

@@ -148,7 +148,7 @@ class UnsavedReports:
         return self._parts.get(entry, set()) | self._taken.get(entry, set())
 
 
-_NOT_IN_FORCE: Final = part_names(("refused", "pending", "not_here"))
+_NOT_IN_FORCE: Final = part_names(("refused", "pending", "not_here", "mode"))
 RECENT_SECONDS: Final = 0.5
 """What was read from the database within this time is used without asking again, whatever notifications say."""
 MAX_GAP_SECONDS: Final = 2.0
@@ -216,6 +216,7 @@ class ListenerReader:
     async def _sync(self) -> None:
         read_at, read_at_millis = time.monotonic(), self._clock()
         updates = await self._database.updates_since(self._version)
+        self._directory.modes = updates.modes
         parts = defaultdict[str, list[ReportPart]](list)
         for part in updates.reports:
             parts[part.listener].append(part)

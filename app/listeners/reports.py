@@ -135,9 +135,9 @@ def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
     task_managers = report.task_managers or {}
     refused, pending, not_here = report.refused or {}, report.pending or {}, report.not_here or ()
     schedulable, unschedulable, replaced = report.schedulable or {}, report.unschedulable or {}, report.replaced or {}
-    new_machines = report.new_machines or ()
+    new_machines, would = report.new_machines or (), report.would or {}
     entries = len(task_managers) + len(report.running_tasks or ()) + len(report.nodes or ())
-    entries += len(schedulable) + len(unschedulable) + len(replaced) + len(new_machines)
+    entries += len(schedulable) + len(unschedulable) + len(replaced) + len(new_machines) + len(would)
     indexed = len(refused) + len(pending) + len(not_here) + len(findings)
     node_ids = report.node_ids()
     nodes = {*task_managers.values(), *node_ids}

@@ -32,7 +32,7 @@ from blocklist.model.changes import Change
 from blocklist.model.draft import Draft
 from blocklist.model.evidence import EvidenceStore
 from blocklist.model.inventory import Inventory
-from blocklist.model.listener import EMPTY_REPORT, Listener, ListenerRole, Report
+from blocklist.model.listener import EMPTY_REPORT, Listener, ListenerRole, Mode, ModeRecord, Report
 from blocklist.model.names import (
     Aliases,
     ConfirmedNodes,
@@ -129,15 +129,29 @@ class ListenerEntry:
         """Whether it has acknowledged the list up to `revision`: all is in force but what is refused or pending."""
         return not self.listener.is_behind(revision)
 
+    @property
+    def mode(self) -> Mode:
+        """The one that it has reported, else the one that it began with."""
+        return self.report.mode or self.listener.mode
+
+    @property
+    def applies(self) -> bool:
+        """Whether it applies blocks: otherwise nothing is in force there, and nobody waits for it."""
+        return self.mode is Mode.APPLY
+
     def has_confirmed(self, revision: int) -> bool:
         """Whether it has acknowledged `revision`, and that is known to be in force still."""
-        return self.listener.confirmed and self.has_acked(revision)
+        return self.listener.confirmed and self.has_acked(revision) and self.applies
+
+    def would_do(self, node_id: str) -> str | None:
+        """What it would do for the block of this node, while it only observes."""
+        return self._reason("would", self.report.would or {}, node_id) if self.mode is Mode.OBSERVE else None
 
     @property
     def confirmed_revision(self) -> int:
         """The revision up to which `has_confirmed` holds; -1 if for none."""
         acked = self.listener.acked
-        return acked if acked is not None and self.listener.confirmed else -1
+        return acked if acked is not None and self.listener.confirmed and self.applies else -1
 
     def state_of(self, revision: int, node_id: str, tasks: TaskCount = NO_TASKS) -> BlockState:
         """What is known here of the change of the node at `revision`; `tasks` are those of the listener on the node."""
@@ -221,13 +235,14 @@ _SOURCE_KINDS: Final = {ListenerRole.RESOURCE_MANAGER: SourceKind.MANAGER, Liste
 class ChangeProgress:
     """How many live listeners a change is for; the ids of those that refused it or have not applied it yet.
 
-    Those that have none of its nodes, `not_here`, are not among them.
+    Those that have none of its nodes, `not_here`, are not among them, nor those that do not apply blocks, `observing`.
     """
 
     total: int
     refused: Sequence[str]
     pending: Sequence[str]
     not_here: Sequence[str]
+    observing: Sequence[str] = ()
 
     @property
     def applied(self) -> int:
@@ -264,6 +279,8 @@ class ListenerDirectory:
     `inventory` has all that anybody reports, `last_reports` what lapsed listeners reported before. `renewals_known_at`
     is the time up to which the renewals at other replicas have been read (Unix ms); None if there are no others.
 
+    `modes` are those that admins have set.
+
     Belongs to the event loop.
     """
 
@@ -292,6 +309,7 @@ class ListenerDirectory:
         # By whether only managers count, as long as the event loop runs the same turn.
         self._standings: dict[bool, _Standing] = {}
         self.renewals_known_at: int | None = None
+        self.modes: Sequence[ModeRecord] = ()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -327,6 +345,10 @@ class ListenerDirectory:
         """The listeners whose lease is valid, as far as is known here."""
         now = self.lease_time()
         return [entry for entry in self._entries.values() if entry.is_live(now)]
+
+    def applying(self, *, managers: bool = False) -> list[ListenerEntry]:
+        """The live listeners, all or the managers, that apply blocks: the others do not count."""
+        return [entry for entry in (self.live_managers() if managers else self.live()) if entry.applies]
 
     @property
     def any_minimum(self) -> bool:
@@ -387,7 +409,7 @@ class ListenerDirectory:
         confirmed = self._standing().confirmed
         if confirmed and confirmed[0] < revision:
             return True
-        return any(not _is_settled(entry, revision, node_ids) for entry in self.live())
+        return any(not _is_settled(entry, revision, node_ids) for entry in self.applying())
 
     def is_applied(self, revision: int, node_ids: Collection[str], by: AppliedBy) -> bool:
         """Whether those that are waited for have applied the change, or cannot any more, as too many refuse it.
@@ -406,13 +428,13 @@ class ListenerDirectory:
         if not self._standings:
             asyncio.get_running_loop().call_soon(self._standings.clear)
         if managers not in self._standings:
-            self._standings[managers] = _Standing.of(self.live_managers() if managers else self.live())
+            self._standings[managers] = _Standing.of(self.applying(managers=managers))
         return self._standings[managers]
 
     def progress(self, revision: int, node_ids: Collection[str], by: AppliedBy = ALL_LISTENERS) -> ChangeProgress:
         """Which live listeners, of those that `by` counts, have applied the change of these nodes at `revision`."""
         refused, pending, not_here, total = list[str](), list[str](), list[str](), 0
-        for entry in self._counted(by):
+        for entry in sorted(self.applying(managers=by.managers), key=lambda it: it.id):
             settled = _is_settled(entry, revision, node_ids)
             states = {entry.state_of(revision, node_id) for node_id in node_ids} if settled else set()
             if states == {BlockState.NOT_HERE}:
@@ -423,22 +445,18 @@ class ListenerDirectory:
                 pending.append(entry.id)
             elif BlockState.REFUSED in states:
                 refused.append(entry.id)
-        return ChangeProgress(total=total, refused=refused, pending=pending, not_here=not_here)
-
-    def _counted(self, by: AppliedBy) -> list[ListenerEntry]:
-        """The live listeners, all or the managers, sorted by id."""
-        return sorted(self.live_managers() if by.managers else self.live(), key=lambda entry: entry.id)
+        counted = self.live_managers() if by.managers else self.live()
+        observing = sorted(entry.id for entry in counted if not entry.applies)
+        return ChangeProgress(total=total, refused=refused, pending=pending, not_here=not_here, observing=observing)
 
     def unknown_progress(self, by: AppliedBy = ALL_LISTENERS) -> ChangeProgress:
         """If it is unknown which registrations are current: none of the live listeners is known to have applied it."""
-        live = [entry.id for entry in self._counted(by)]
+        live = sorted(entry.id for entry in self.applying(managers=by.managers))
         return ChangeProgress(total=len(live), refused=[], pending=live, not_here=[])
 
     def resource_managers_applied(self, revision: int) -> bool:
-        """Whether every live ResourceManager has acknowledged `revision`, even if it refuses a block."""
-        now = self.lease_time()
-        live = (entry for entry in self._resource_managers.values() if entry.is_live(now))
-        return all(entry.has_acked(revision) for entry in live)
+        """Whether every live ResourceManager that counts has acknowledged `revision`, even if it refuses a block."""
+        return all(entry.has_acked(revision) for entry in self.applying(managers=True))
 
     def add(self, entry: ListenerEntry) -> None:
         """Add a registration; it replaces the listener's earlier one."""
@@ -528,7 +546,7 @@ class ListenerDirectory:
         changed = kept.changed_from(entry.report)
         parts = part_names(changed)
         before, entry.report = entry.report, kept.over(entry.report)
-        if changed & {"refused", "pending", "not_here"}:
+        if changed & {"refused", "pending", "not_here", "mode"}:
             entry.note_in_force(before, at)
             self._signal()
         if changed & {"task_managers", "running_tasks"}:

@@ -283,7 +283,7 @@ class ListenerObserver:
 
     async def observe(self) -> list[Event]:
         """What has happened since the last observation."""
-        live = self._directory.live()
+        live = self._directory.applying()
         return [*self._refused(live), *await self._evacuated(live), *self._new_drift()]
 
     def _refused(self, live: list[ListenerEntry]) -> list[Event]:

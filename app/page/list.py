@@ -119,7 +119,7 @@ def list_page(service: Service, list_filter: ListFilter) -> ListPage:
     last = max(1, -(-len(matched) // PAGE_SIZE))
     list_filter = list_filter.at_page(min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
-    live = service.directory.live()
+    live = service.directory.applying()
     acked = sorted(entry.confirmed_revision for entry in live)
     not_in_force = _not_in_force(live, shown)
     silent_on = service.directory.silent_on()
@@ -432,7 +432,7 @@ class ReportedBlocks:
 
 async def reported_blocks(service: Service) -> list[ReportedBlocks]:
     """All live listeners, by id."""
-    live = sorted(service.directory.live(), key=lambda entry: entry.id)
+    live = sorted(service.directory.applying(), key=lambda entry: entry.id)
     return [
         ReportedBlocks(
             entry,

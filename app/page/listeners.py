@@ -21,7 +21,7 @@ from app.service import Service, service_of
 from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError
 from blocklist.model.evidence import TTL_MS, Evidence
-from blocklist.model.listener import Drift, Listener, ListenerRole, Software
+from blocklist.model.listener import Drift, Listener, ListenerRole, Mode, Software, wanted_mode
 from blocklist.model.node import BlockedNode, TaskCount
 
 # What runs on the nodes of a listener, for its page.
@@ -141,6 +141,8 @@ class ListenerState:
     """
 
     listener: Listener
+    mode: Mode
+    wanted_mode: Mode
     cluster: str | None
     live: bool
     forgotten_at: int
@@ -177,6 +179,8 @@ async def listener_state(service: Service, shared: SharedValues, entry: Listener
     revision = service.view.tracker.revision
     return ListenerState(
         listener=listener,
+        mode=entry.mode,
+        wanted_mode=wanted_mode(service.directory.modes, listener.id),
         cluster=service.directory.cluster_of(entry),
         live=live,
         forgotten_at=listener.lease_end + FORGET_AFTER_MS,
@@ -274,6 +278,7 @@ class ListenerRow:
     id: str
     role: str
     software: Software
+    mode: Mode
     cluster: str | None
     pushed: bool
     live: bool
@@ -295,6 +300,7 @@ class ListenerRow:
             id=listener.id,
             role=listener.role.value,
             software=listener.software,
+            mode=entry.mode,
             cluster=service.directory.cluster_of(entry),
             pushed=listener.callback_url is not None,
             live=live,

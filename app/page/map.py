@@ -251,7 +251,7 @@ async def _blocks(service: Service, spellings: dict[str, str], groups: dict[str,
 
 async def _reports(service: Service) -> _Reports:
     directory = service.directory
-    live = directory.live()
+    live = directory.applying()
     refused, pending = dict[str, int](), set[str]()
     for each in await reported_blocks(service):
         refused |= {node: max(each.entry.confirmed_revision, refused.get(node, -1)) for node in each.refused}

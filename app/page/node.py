@@ -45,6 +45,7 @@ class HostState(StrEnum):
     EVACUATING = "evacuating"
     UNKNOWN = "unknown"
     PENDING = "not applied yet"
+    OBSERVED = "not applied in this mode"
     LEFT_ALONE = "left alone"
     EMPTY = "empty"
     FREE = "free"
@@ -56,6 +57,7 @@ EXPLANATIONS: Final = {
     HostState.EVACUATING: "Tasks that run there are being stopped and restart elsewhere.",
     HostState.UNKNOWN: "It is not known whether tasks run there.",
     HostState.PENDING: "The listener has not applied the last change of the block.",
+    HostState.OBSERVED: "The listener only observes, or is off: it applies no block.",
     HostState.LEFT_ALONE: "No new tasks start there; those that run may finish.",
     HostState.EMPTY: "No task runs there.",
     HostState.FREE: "The node is not blocked.",
@@ -71,11 +73,16 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BlockAtListener:
-    """A block, whether the listener has applied its last change, and why it refuses the block, if it does."""
+    """A block, whether the listener has applied its last change, and why it refuses the block, if it does.
+
+    `observed`: the listener applies no blocks; `would` is what it would do.
+    """
 
     node: BlockedNode
     applied: bool
     refused: str | None
+    observed: bool = False
+    would: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +110,8 @@ def host_state(block: BlockAtListener | None, tasks: TaskCount, *, reports: bool
         return HostState.FREE
     if not reports:
         return HostState.UNKNOWN
+    if block.observed:
+        return HostState.OBSERVED
     state = block_state(tasks, refused=block.refused is not None, applied=block.applied)
     if state is BlockState.RUNNING:
         return HostState.EVACUATING if block.node.evacuates else HostState.LEFT_ALONE
@@ -111,7 +120,7 @@ def host_state(block: BlockAtListener | None, tasks: TaskCount, *, reports: bool
 
 def is_settled(block: BlockAtListener | None, tasks: TaskCount) -> bool:
     """Whether the block is refused; or applied, and no task runs or may run there if the node is evacuated."""
-    if block is None or block.refused is not None:
+    if block is None or block.observed or block.refused is not None:
         return True
     return block.applied and not (block.node.evacuates and tasks.may_run)
 
@@ -502,7 +511,7 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         strip_days=STRIP_DAYS,
         state=state,
         listeners=Excerpt.of(listeners),
-        counted=sum(not listener.not_here for listener in listeners),
+        counted=sum(listener.counts for listener in listeners),
         applied=sum(listener.applied for listener in listeners),
         clusters={} if state.identity.node is None else clusters_of(service, state.identity.node),
         settled=state.settled and not any(listener.pending for listener in listeners),
@@ -522,7 +531,7 @@ async def _history(service: Service, node_id: str, node: BlockedNode | None, bef
 def _progress(service: Service, change: Change) -> list[ListenerProgress]:
     """The live listeners; first those that have not applied the change."""
     progress = applied_by_live_listeners(service, change)
-    return sorted(progress, key=lambda it: (it.not_here, it.applied, not it.refused, not it.task_managers))
+    return sorted(progress, key=lambda it: (not it.counts, it.applied, not it.refused, not it.task_managers))
 
 
 # The latest claims on a node that rest on evidence: of event logs, and of running applications. Pure.
@@ -579,4 +588,4 @@ def block_at(service: Service, entry: ListenerEntry, block: BlockedNode) -> Bloc
     revision = service.last_changes.revision_of(block.id, service.view.tracker.revision)
     state = entry.state_of(revision, block.id)
     refused = entry.refusal_of(block.id) if state is BlockState.REFUSED else None
-    return BlockAtListener(block, state.is_applied, refused)
+    return BlockAtListener(block, state.is_applied, refused, not entry.applies, entry.would_do(block.id))

@@ -33,17 +33,31 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeEngine
 
-from app.store import queries
+from app.store import audit, queries
+from app.store.audit import AuditEvent, Origin
 from app.store.queries import Topic, current_version
-from app.store.tables import listeners, missing_row, read_row, read_rows, readable_rows, replicas, reports, versions
-from blocklist.model.errors import UnavailableError
-from blocklist.model.listener import Listener, ListenerRole, Software
+from app.store.tables import (
+    listener_modes,
+    listeners,
+    missing_row,
+    read_row,
+    read_rows,
+    readable_rows,
+    replicas,
+    reports,
+    versions,
+)
+from blocklist.model.errors import InvalidError, UnavailableError
+from blocklist.model.listener import Listener, ListenerRole, Mode, ModeRecord, Software
+from blocklist.wire.audit import AuditKind
 
 if TYPE_CHECKING:
     from app.store.store import Store
 
 T = TypeVar("T")
 MAX_ATTEMPTS: Final = 10
+MAX_MODES: Final = 1000
+"""Maximum number of patterns with a mode."""
 
 _DATABASE_CLOCK: Final = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 """PostgreSQL's clock in Unix ms: the same for all replicas."""
@@ -117,6 +131,7 @@ class ListenerUpdates(NamedTuple):
     total: int
     changed: list[StoredListener]
     reports: list[ReportPart]
+    modes: list[ModeRecord]
 
 
 class ListenerStore:
@@ -173,6 +188,14 @@ class ListenerStore:
 
         await self._write(save)
 
+    async def set_mode(self, record: ModeRecord, origin: Origin) -> None:
+        """Store the mode of a pattern, and in the audit log who set it. Raises InvalidError if there are too many."""
+        await self._write(lambda connection: _set_mode(connection, record, origin))
+
+    async def remove_mode(self, pattern: str, at: int, origin: Origin) -> bool:
+        """Remove the record of a pattern, and record that `at` (Unix ms); whether there was one."""
+        return await self._write(lambda connection: _remove_mode(connection, pattern, at, origin))
+
     async def unconfirm(self) -> None:
         """Nobody could notice the end of a listener: none is confirmed before its next heartbeat."""
         await self._write(
@@ -215,6 +238,7 @@ def _updates_since(connection: Connection, since: int) -> ListenerUpdates:
         count,
         changed,
         _reports_since(connection, since),
+        [_mode(row) for row in connection.execute(select(listener_modes))],
     )
 
 
@@ -363,6 +387,7 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "product": listener.software.product,
         "product_version": listener.software.version,
         "platform": listener.software.platform,
+        "mode": listener.mode.value,
         "confirmed": listener.confirmed,
     }
 
@@ -382,6 +407,7 @@ def _stored(row: Row[Any]) -> StoredListener:
         principal=row.principal,
         cluster=row.cluster,
         software=Software(product=row.product, version=row.product_version, platform=row.platform),
+        mode=Mode(row.mode),
         confirmed=row.confirmed,
     )
     secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)
@@ -393,6 +419,39 @@ def _former_sessions(text: str) -> tuple[str, ...]:
     if not isinstance(sessions, list) or not all(isinstance(session, str) for session in sessions):
         raise TypeError
     return tuple(sessions)
+
+
+def _mode(row: Row[Any]) -> ModeRecord:
+    return ModeRecord(row.pattern, Mode(row.mode), row.created_by, row.at_ms)
+
+
+def _set_mode(connection: Connection, record: ModeRecord, origin: Origin) -> None:
+    before = _take_mode(connection, record.pattern)
+    count = connection.execute(select(func.count()).select_from(listener_modes)).scalar_one()
+    if count >= MAX_MODES:
+        raise InvalidError(
+            f"There are {MAX_MODES} patterns with a mode, as many as are kept: remove those that are no longer needed"
+            " (blocklist listeners mode --remove PATTERN), or set one for several with *."
+        )
+    row = {"pattern": record.pattern, "mode": record.mode.value, "created_by": record.created_by, "at_ms": record.at}
+    connection.execute(insert(listener_modes).values(row))
+    details = {"pattern": record.pattern, "mode": record.mode.value, "before": before}
+    audit.add(connection, [AuditEvent(at=record.at, kind=AuditKind.MODE, origin=origin, details=details)])
+
+
+def _remove_mode(connection: Connection, pattern: str, at: int, origin: Origin) -> bool:
+    before = _take_mode(connection, pattern)
+    if before is None:
+        return False
+    details = {"pattern": pattern, "mode": None, "before": before}
+    audit.add(connection, [AuditEvent(at=at, kind=AuditKind.MODE, origin=origin, details=details)])
+    return True
+
+
+def _take_mode(connection: Connection, pattern: str) -> str | None:
+    """Remove the record of a pattern; its mode."""
+    removed = delete(listener_modes).where(listener_modes.c.pattern == pattern).returning(listener_modes.c.mode)
+    return connection.execute(removed).scalar_one_or_none()
 
 
 def _reports_since(connection: Connection, version: int) -> list[ReportPart]:

@@ -168,11 +168,22 @@ listeners = Table(
     Column("product", Text),
     Column("product_version", Text),
     Column("platform", Text),
+    Column("mode", String(16), nullable=False),
     comment="former: replaced sessions, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
     " since_ms: start of the registration; principal: who registered it, null if unknown;"
     " confirmed: whether it has sent a heartbeat, or registered, since all replicas were away."
     " For replicas: lease_end_ms; owner: the replica that pushes to it;"
     " version: versions.version when the row was last written.",
+)
+
+listener_modes = Table(
+    "listener_modes",
+    metadata,
+    Column("pattern", String(253), primary_key=True),
+    Column("mode", String(16), nullable=False),
+    Column("created_by", String(253)),
+    Column("at_ms", BigInteger, nullable=False),
+    comment="The modes that admins have set: the most exact pattern of a listener's id counts.",
 )
 
 reports = Table(

@@ -406,7 +406,7 @@ def _holder(listener: AppliedBody) -> Holder:
     state = block_state(
         tasks,
         refused=listener.refused is not None,
-        applied=listener.applied or listener.not_here or listener.refused is not None,
+        applied=listener.applied or not listener.counts or listener.refused is not None,
     )
     if state is BlockState.REFUSED:
         return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))

@@ -5,12 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
 import typer
 
-from blocklist.cli.output import EXIT_UNWRITABLE, Json, print_lines, print_message, print_stderr
+from blocklist.cli.output import (
+    EXIT_UNWRITABLE,
+    Json,
+    format_timestamp,
+    print_lines,
+    print_message,
+    print_stderr,
+)
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from blocklist.client.answers import AppliedCount
     from blocklist.client.client import BlocklistClient
     from blocklist.model.claims import Claim
-    from blocklist.wire.listeners import KnownNodeBody
+    from blocklist.wire.listeners import KnownNodeBody, ModeRecordBody
     from blocklist.wire.nodes import DryRunNode, ShortfallBody
 
 
@@ -86,6 +94,9 @@ def applied_message(
 
     `Applied by 4 of 6; refused by etl-nightly (its last host); pending: app-7`
     """
+    if progress.observing:
+        rest = applied_message(replace(progress, observing=()), by, reasons, reports)
+        return f"{rest.removesuffix('.')}; observing or off: {', '.join(progress.observing)}"
     noun = "manager" if by.managers else "listener"
     if not progress.total:
         if progress.not_here:
@@ -130,6 +141,21 @@ def cluster_conflicts(nodes: Iterable[KnownNodeBody]) -> Iterator[str]:
         if node.cluster_conflict:
             where = " and of ".join(node.clusters)
             yield f"{node.id} is a node of {where}, perhaps not the same machine: a block of this name holds in each."
+
+
+def mode_notices(modes: Iterable[ModeRecordBody]) -> list[str]:
+    """A line for each mode that keeps listeners from applying blocks."""
+    does = {
+        "off": "the blocklist is OFF for {}: they apply no block, and use all nodes",
+        "observe": "the blocklist is only OBSERVED by {}: they apply no block",
+    }
+    return [
+        f"NOTICE: {does[it.mode].format('all listeners' if it.pattern == '*' else f'the listeners {it.pattern}')}."
+        f" Set by {it.created_by or 'somebody unknown'} at {format_timestamp(it.at)};"
+        f" to end it: blocklist listeners mode '{it.pattern}' apply"
+        for it in modes
+        if it.mode in does
+    ]
 
 
 NOWHERE: Final = "no cluster has this node, so what runs there is unknown"
@@ -274,6 +300,7 @@ class ChangeReport:
             "refused": {name: refused.get(name) for name in progress.refused},
             "pending": {name: pending.get(name) for name in progress.missing},
             "notHere": list(progress.not_here),
+            "observing": list(progress.observing),
             "superseded": list(progress.superseded),
         }
         self.say(applied_message(progress, by, refused, pending))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         EvidenceBody,
         KnownNodeBody,
         ListenerBody,
+        ModeRecordBody,
         NodeStatusBody,
     )
     from blocklist.wire.nodes import OwnedClaim
@@ -275,6 +276,11 @@ def _number(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
+def _applied(body: AppliedBody) -> str:
+    modes = {"observe": "observing", "off": "off"}
+    return modes.get(body.mode) or ("not here" if body.not_here else _yes_no(body.applied))
+
+
 def _optional_timestamp(value: int | None) -> str:
     return "" if value is None else format_timestamp(value)
 
@@ -429,6 +435,7 @@ LISTENERS: ResourceView[ListenerBody] = ResourceView(
         "ROLE": lambda it: it.role,
         "CLUSTER": lambda it: it.cluster or "",
         "STATE": lambda it: it.state,
+        "MODE": lambda it: "" if it.mode == it.wanted_mode == "apply" else it.mode,
         "APPLIED": lambda it: str(it.acked_revision),
         "BEHIND": lambda it: str(it.lag_revisions),
         "LAG": lambda it: format_duration(it.lag_ms),
@@ -445,21 +452,33 @@ LISTENERS: ResourceView[ListenerBody] = ResourceView(
     json=lambda it: it.json_value(),
     name=lambda it: it.id,
     json_document=_document_under("listeners"),
-    optional={"CLUSTER"},
+    optional={"CLUSTER", "MODE"},
     empty_message="No listener is registered.",
+)
+MODES: ResourceView[ModeRecordBody] = ResourceView(
+    columns={
+        "LISTENERS": lambda it: it.pattern,
+        "MODE": lambda it: it.mode,
+        "SINCE": lambda it: format_timestamp(it.at),
+        "BY": lambda it: it.created_by or "",
+    },
+    json=lambda it: it.json_value(),
+    name=lambda it: it.pattern,
+    json_document=_document_under("modes"),
+    empty_message="No mode is set: all listeners apply blocks, unless they were started otherwise.",
 )
 APPLIED: ResourceView[AppliedBody] = ResourceView(
     columns={
         "LISTENER": lambda it: it.id,
         "ROLE": lambda it: it.role,
         "CLUSTER": lambda it: it.cluster or "",
-        "APPLIED": lambda it: "not here" if it.not_here else _yes_no(it.applied),
+        "APPLIED": _applied,
         "AT": lambda it: _optional_timestamp(it.applied_at),
         "AFTER": lambda it: "" if it.late_ms is None else format_duration(it.late_ms),
         "TASKMANAGERS": lambda it: str(len(it.task_managers)) if not it.is_silent else "unknown",
         "TASKS": lambda it: _tasks(it.tasks()),
     },
-    last_columns={"REFUSED": lambda it: it.refused or ""},
+    last_columns={"REFUSED": lambda it: it.refused or it.would or ""},
     json=lambda it: it.json_value(),
     name=lambda it: it.id,
     json_document=_document_under("listeners"),

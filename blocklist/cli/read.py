@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -14,7 +15,7 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.environment import connect, service_now
-from blocklist.cli.messages import not_blocked_message
+from blocklist.cli.messages import mode_notices, not_blocked_message
 from blocklist.cli.options import known_nodes
 from blocklist.cli.output import (
     APPLIED,
@@ -23,6 +24,7 @@ from blocklist.cli.output import (
     EVIDENCE,
     KNOWN_NODES,
     LISTENERS,
+    MODES,
     STATUSES,
     Json,
     OutputFormat,
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 
     from blocklist.client.client import BlocklistClient
     from blocklist.model.listing import NodeDetails, NodeListing
-    from blocklist.wire.listeners import NodeStatusBody
+    from blocklist.wire.listeners import ModeRecordBody, NodeStatusBody
 
 # Which blocked nodes `list` shows, and in which order.
 
@@ -159,6 +161,8 @@ def list_(
     with connect() as client:
         listing = client.listing(at=at, selector=selector)
         show(listing)
+        if at is None and view_options.is_table:
+            warn_of_modes(client)
         if watch:
             _follow_list(client, listing.revision, selector, view_options, show)
 
@@ -260,6 +264,7 @@ def status(
 
         current = read()
         _print_statuses(current, view_options, several=several)
+        warn_of_modes(client)
         while watch:
             time.sleep(1)
             if (latest := read()) != current:
@@ -286,7 +291,7 @@ def _only_pending(statuses: Sequence[NodeStatusBody], *, several: bool, is_table
     """The statuses with those listeners alone that have not applied the change; of several nodes, those with any."""
     from blocklist.wire.listeners import NodeStatusBody  # noqa: PLC0415 - not for --version and --help
 
-    left = [[it.json_value() for it in status.listeners if not (it.applied or it.not_here)] for status in statuses]
+    left = [[it.json_value() for it in status.listeners if it.counts and not it.applied] for status in statuses]
     if any(status.of for status in statuses) and not any(left):
         print_stderr("Every live listener has applied it.")
     elif several and statuses and not any(left):
@@ -480,10 +485,69 @@ def watch(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHea
                 _print_item(change, view_options, rows)
 
 
-def listeners(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
-    """Show the listeners, and how far each is behind."""
+ModeWord = Annotated[
+    str | None,
+    typer.Argument(metavar="[mode", help="`mode`: show the modes that are set; with PATTERN and MODE, set one."),
+]
+ModePattern = Annotated[
+    str | None, typer.Argument(metavar="[PATTERN", help="A listener's id, or the beginning of ids and *, or '*'.")
+]
+ModeName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODE]]",
+        help="apply; observe: say what would be done, and change nothing; off: free all nodes.",
+    ),
+]
+RemoveMode = Annotated[bool, typer.Option("--remove", help="With mode PATTERN: the next pattern that matches counts.")]
+
+
+def listeners(
+    word: ModeWord = None,
+    pattern: ModePattern = None,
+    mode: ModeName = None,
+    remove: RemoveMode = False,
+    output: options.Output = OutputFormat.TABLE,
+    no_headers: options.NoHeaders = False,
+) -> None:
+    """Show the listeners, and how far each is behind.
+
+    Or show and set how they act: `listeners mode 'app-*' observe`. The mode reaches listeners with their next
+    heartbeat, within 10 s. The most exact pattern counts. It stays until it is set again, and needs the role admin.
+    """
+    view_options = OutputOptions(output, not no_headers)
     with connect() as client:
-        print_items(LISTENERS, client.listeners(), OutputOptions(output, not no_headers))
+        if word is not None:
+            print_items(MODES, _modes(client, word, pattern, mode, remove=remove), view_options)
+            return
+        print_items(LISTENERS, client.listeners(), view_options)
+        warn_of_modes(client)
+
+
+def _modes(
+    client: BlocklistClient, word: str, pattern: str | None, mode: str | None, *, remove: bool
+) -> list[ModeRecordBody]:
+    """All modes that are set, after one was set or removed."""
+    from blocklist.model.listener import Mode  # noqa: PLC0415 - not for --version and --help
+
+    if word != "mode":
+        raise typer.BadParameter(f"{word!r} is not `mode`: `blocklist listeners` shows all listeners.")
+    if (pattern is None) != (mode is None and not remove) or (remove and mode is not None):
+        raise typer.BadParameter("give a pattern and a mode, such as mode 'app-*' observe; or mode 'app-*' --remove.")
+    if pattern is None:
+        return client.modes()
+    if mode is None:
+        return client.remove_mode(pattern)
+    if mode not in list(Mode):
+        raise typer.BadParameter(f"{mode!r} is not a mode: give apply, observe or off.")
+    return client.set_mode(pattern, Mode(mode))
+
+
+def warn_of_modes(client: BlocklistClient) -> None:
+    """Say on stderr that listeners do not apply blocks because somebody has set so."""
+    # What was asked is answered, so an error here must not hide it.
+    with suppress(BlocklistError):
+        print_stderr(*mode_notices(client.modes()))
 
 
 def evidence(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:

@@ -52,8 +52,9 @@ class AppliedCount:
     """How many live listeners had applied a change, and their total number.
 
     `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `not_here`
-    are some that have none of its nodes: they do not count. `superseded` are nodes that were unblocked or weakened
-    meanwhile, or were blocked again if the change unblocked them: then `applied` is 0.
+    are some that have none of its nodes, `observing` some that do not apply blocks: they do not count. `superseded` are
+    nodes that were unblocked or weakened meanwhile, or were blocked again if the change unblocked them: then `applied`
+    is 0.
     """
 
     applied: int
@@ -62,6 +63,7 @@ class AppliedCount:
     refused: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
     not_here: tuple[str, ...] = ()
+    observing: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -72,11 +74,14 @@ class AppliedCount:
     def of_status(cls, status: NodeStatusBody, by: AppliedBy = ALL_LISTENERS) -> Self:
         """The numbers for the last change of a node at those listeners whom `by` counts."""
         counted = [one for one in status.listeners if one.role == "RESOURCE_MANAGER" or not by.managers]
-        there = [one for one in counted if not one.not_here]
+        there = [one for one in counted if one.counts]
         missing = tuple(one.id for one in there if not one.applied and one.refused is None)
         refused = tuple(one.id for one in there if not one.applied and one.refused is not None)
         not_here = tuple(one.id for one in counted if one.not_here)
-        return cls(sum(one.applied for one in there), len(there), missing, refused, not_here=not_here)
+        observing = tuple(one.id for one in counted if one.mode != "apply")
+        return cls(
+            sum(one.applied for one in there), len(there), missing, refused, not_here=not_here, observing=observing
+        )
 
     def and_also(self, other: Self) -> Self:
         """The result for this change and another one: a listener counts if it has applied what is for it of both."""
@@ -93,6 +98,7 @@ class AppliedCount:
             refused=refused,
             superseded=(*self.superseded, *other.superseded),
             not_here=not_here,
+            observing=tuple(dict.fromkeys((*self.observing, *other.observing))),
         )
 
     def with_refused(self, listeners: Iterable[str]) -> Self:
@@ -193,8 +199,10 @@ class ApiResponse:
         """How many listeners have applied the change; None if the request did not wait."""
         headers = self.response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
-        names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded", "Blocklist-Not-Here")
-        return match and AppliedCount(int(match[1]), int(match[2]), *(_ids(headers.get(name, "")) for name in names))
+        names = ("Not-Applied", "Refused", "Superseded", "Not-Here", "Observing")
+        return match and AppliedCount(
+            int(match[1]), int(match[2]), *(_ids(headers.get(f"Blocklist-{name}", "")) for name in names)
+        )
 
     @property
     def node_id(self) -> str | None:

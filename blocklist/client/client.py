@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -63,9 +63,16 @@ if TYPE_CHECKING:
     from blocklist.client.watch import Watch
     from blocklist.model.changes import Change, ChangeType, Snapshot
     from blocklist.model.claims import Claim, NewToken, Role, Token
-    from blocklist.model.listener import Registration, Report
+    from blocklist.model.listener import Mode, Registration, Report
     from blocklist.wire.audit import AuditKind, AuditRecord
-    from blocklist.wire.listeners import DriftListBody, EvidenceBody, KnownNodeBody, ListenerBody, NodeStatusBody
+    from blocklist.wire.listeners import (
+        DriftListBody,
+        EvidenceBody,
+        KnownNodeBody,
+        ListenerBody,
+        ModeRecordBody,
+        NodeStatusBody,
+    )
     from blocklist.wire.nodes import OwnedClaim
     from blocklist.wire.tokens import IdentityBody
 
@@ -77,10 +84,11 @@ P = TypeVar("P", bound=Page)
 
 
 class HeartbeatResult(NamedTuple):
-    """The revision of the service, and the fields of the report that it has; None if it does not tell."""
+    """The service's revision, the fields that it has of the report (None: not told), and the mode that it wants."""
 
     revision: int
     reported: frozenset[str] | None
+    mode: str = "apply"
 
 
 class BlocklistClient:
@@ -297,6 +305,23 @@ class BlocklistClient:
 
         return parse_body(EvidenceListBody, self._request("GET", "/evidence").object()).evidence
 
+    def modes(self) -> list[ModeRecordBody]:
+        """The modes that are set for listeners, by pattern."""
+        return self._modes("GET")
+
+    def set_mode(self, pattern: str, mode: Mode) -> list[ModeRecordBody]:
+        """Set the mode of the listeners whose ids match; all modes then. Raises ForbiddenError."""
+        return self._modes("PUT", json={"pattern": pattern, "mode": mode.value})
+
+    def remove_mode(self, pattern: str) -> list[ModeRecordBody]:
+        """The opposite; all modes then. Raises NotFoundError."""
+        return self._modes("DELETE", params={"pattern": pattern})
+
+    def _modes(self, method: str, **request: Any) -> list[ModeRecordBody]:
+        from blocklist.wire.listeners import ModesBody
+
+        return parse_body(ModesBody, self._request(method, "/listeners/modes", **request).object()).modes
+
     def drift(self) -> DriftListBody:
         """Where listeners report something else than the list says, and since when."""
         from blocklist.wire.listeners import DriftListBody
@@ -486,6 +511,8 @@ class BlocklistClient:
             body["minNodes"] = registration.min_nodes
         if registration.cluster is not None:
             body["cluster"] = registration.cluster
+        if registration.mode.value != "apply":
+            body["mode"] = registration.mode.value
         body |= {name: text for name, text in registration.software._asdict().items() if text is not None}
         secret = self._listener_request("PUT", registration.id, json=body).object().get("secret")
         return secret if isinstance(secret, str) else None
@@ -530,7 +557,7 @@ class BlocklistClient:
             raise UnavailableError("The service responded to a heartbeat without a revision.")
         names = {api_name: name for name, api_name in REPORT_FIELDS.items()}
         held = frozenset(names[it] for it in reported if it in names) if isinstance(reported, list) else None
-        return HeartbeatResult(revision, held)
+        return HeartbeatResult(revision, held, str(response.get("mode", "apply")))
 
     def deregister(self, listener_id: str, session: str | None = None) -> None:
         """Remove a listener; with `session` only if this is its session.

@@ -7,6 +7,7 @@ import math
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ from blocklist.client.client import BlocklistClient
 from blocklist.client.transport import BearerAuth, ServiceClock
 from blocklist.client.watch import Watch
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
-from blocklist.model.listener import EMPTY_REPORT, HEARTBEAT_SECONDS, FencedError, Registration, Report
+from blocklist.model.listener import EMPTY_REPORT, HEARTBEAT_SECONDS, FencedError, Mode, Registration, Report
 from blocklist.model.node import Backoff
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 _ACKED: Final = "acked"
 _NODES: Final = "nodes"
-_NOT_IN_FORCE: Final = frozenset({"refused", "pending", "not_here"})
+_REASONS: Final = frozenset({"refused", "pending", "not_here"})
+_NOT_IN_FORCE: Final = _REASONS | {"mode"}
 """Parts of a report: without them, what is not in force would count as applied."""
 NODES_SECONDS: Final = 300.0
 """Interval at which all nodes are sent again, although the service has them: another replica may have older ones."""
@@ -46,6 +48,9 @@ class ListenerSession:
     Refusals and pending blocks that the service rejects, because they are too many or too large, must not count as
     applied: without them nothing is acknowledged, and a new session begins if something was, as that has acknowledged
     nothing.
+
+    `mode` is how the listener is to act now: as it was started, or as the service wants, whichever does less. `on_mode`
+    is called in the session's thread when it has changed.
 
     THREADING: one daemon thread sends requests. `report`, `close` and the properties may be used from any thread.
     Memory is bounded: a new value replaces the previous one.
@@ -68,6 +73,9 @@ class ListenerSession:
         """
         self._client = BlocklistClient(url, token=token, timeout=timeout)
         self._registration = registration
+        self.mode = registration.mode
+        self._mode_known = threading.Event()
+        self.on_mode: Callable[[], None] = lambda: None
         self._registered_as: Registration | None = None
         self._first_session = registration.session
         self._withdrawals = 0
@@ -105,6 +113,11 @@ class ListenerSession:
     def registered(self) -> bool:
         """Whether the session is registered, according to the last response."""
         return self._registered
+
+    @property
+    def observes_only(self) -> bool:
+        """Whether it was started in the mode observe, so that it never changes anything."""
+        return self._registration.mode is Mode.OBSERVE
 
     @property
     def fenced(self) -> bool:
@@ -257,16 +270,29 @@ class ListenerSession:
         before = self._acknowledged
         self._acknowledged |= acked is not None  # Also if the response is lost.
         try:
-            return self._client.send_heartbeat(
-                listener_id, session, acked=acked, history=history, report=report
-            ).reported
+            result = self._client.send_heartbeat(listener_id, session, acked=acked, history=history, report=report)
         except InvalidError:
             self._acknowledged = before
             raise
+        self._set_mode(result.mode)
+        return result.reported
+
+    def _set_mode(self, wanted: str) -> None:
+        """Take what the service wants, unless this listener was started with a mode that does less."""
+        known = {mode.value: mode for mode in Mode}
+        before, self.mode = self.mode, known.get(wanted, Mode.APPLY).weaker(self._registration.mode)
+        self._mode_known.set()
+        if self.mode is not before:
+            log.warning("Listener %s: the mode is %s now.", self._registration.id, self.mode.value)
+            self.on_mode()
+
+    def wait_for_mode(self, seconds: float) -> None:
+        """Until the service has said which mode it wants, or cannot be reached, or at most this long."""
+        self._mode_known.wait(seconds)
 
     def _send_without_report(self, acked: int | None, history: str | None, not_in_force: Report) -> None:
         """Renew the lease and acknowledge, only with what must not count as applied."""
-        if not any(not_in_force.given().values()):
+        if not any(not_in_force.only(_REASONS).given().values()):
             self._send_heartbeat(acked, history, not_in_force)
             return
         for revision in (acked, None):
@@ -287,6 +313,7 @@ class ListenerSession:
 
     def _on_error(self, error: Exception) -> float:
         """Record the error; return the seconds to wait."""
+        self._mode_known.set()
         self._failures += 1
         self._last_error = (str(error) or type(error).__name__)[:200]
         # 409 to a heartbeat: another session is registered, by a successor, or by the backup of a restored service.

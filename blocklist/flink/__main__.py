@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
     from blocklist.flink.connection import FlinkConnection  # noqa: PLC0415
     from blocklist.flink.jvm import ChildJvm, find_java  # noqa: PLC0415
     from blocklist.flink.rpc import FlinkRpc  # noqa: PLC0415
-    from blocklist.model.listener import Software  # noqa: PLC0415
+    from blocklist.model.listener import Mode, Software  # noqa: PLC0415
 
     java, lib, conf_dir = find_java(args.java), args.lib.resolve(), args.conf_dir.resolve()
     _link_plugins(lib, folder)
@@ -90,6 +90,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
 
     own_id = listener_id(args.id)
     cluster = args.cluster or default_cluster("flink", own_id)
+    mode = Mode.OBSERVE if args.observe else Mode.APPLY
     software = Software("blocklist-flink", __version__, platform_of(lib))
     options = BridgeOptions(
         listener_id=own_id,
@@ -99,7 +100,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
     )
 
     def open_session(registration: Registration) -> ListenerSession:
-        given = replace(registration, cluster=cluster, software=software)
+        given = replace(registration, cluster=cluster, software=software, mode=mode)
         return ListenerSession(args.url, given, interval=registration.lease / 3000)
 
     connection = FlinkConnection(start, with_failures=args.report_evidence, lease=args.lease * 1000)
@@ -187,6 +188,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--grows",
         action="store_true",
         help="the cluster starts TaskManagers when it needs slots (Kubernetes, YARN): evacuate without free slots",
+    )
+    parser.add_argument(
+        "--observe",
+        action="store_true",
+        help="register and report what would be done, but change nothing, whatever mode the service wants",
     )
     parser.add_argument(
         "--report-evidence",

@@ -46,7 +46,7 @@ from blocklist.flink.state import (
     advice,
     check_configuration,
 )
-from blocklist.model.listener import ListenerRole, Report
+from blocklist.model.listener import ListenerRole, Mode, Report
 from blocklist.model.node import Backoff, BlockAction, BlockedNode, is_node_id
 
 log = logging.getLogger("blocklist.flink")
@@ -178,13 +178,17 @@ class Bridge:
             self._on_error(FlinkError(str(error) or type(error).__name__))
 
     def _round(self, wanted: _List) -> None:
-        begun = time.monotonic()
-        self._receive(wanted.blocked)
-        state = self._exchange(wanted.blocked)
+        begun, mode = time.monotonic(), self._manager.mode
+        applied = wanted.blocked if mode is Mode.APPLY else {}
+        self._receive(applied)
+        state = self._exchange(applied)
         # The leases were renewed when the exchange began, or before.
         self._round_at, self._error = begun, ""
         self._configuration.update()
-        self._report(wanted, state, begun + self._validity)
+        if mode is Mode.APPLY:
+            self._report(wanted, state, begun + self._validity)
+        else:
+            self._rest(wanted, state, mode)
         if self._failures:
             log.info("Flink answers again.")
         self._failures = 0
@@ -280,6 +284,36 @@ class Bridge:
             # Flink has forgotten the block, as its lease seemed to have ended.
             self._connection.notify_again()
         self._busy = soon or self._evacuator.busy or bool(state.unreachable)
+
+    def _rest(self, wanted: _List, state: ClusterState, mode: Mode) -> None:
+        """Flink is told of no block: report that, once those that it was told of have ended, and what would be done."""
+        observation = self._observe({}, state)
+        self._evacuate({}, observation, {job_id: {} for job_id in state.jobs})
+        self._jobs.update(state)
+        if self._lingering:
+            self._busy = True
+            self._withdraw("Its blocks are ending, as the mode is not apply any more.")
+            return
+        would = self._would(wanted.blocked, state) if mode is Mode.OBSERVE else {}
+        acked = wanted.revision if mode is Mode.OBSERVE else None
+        for job_id, listener in self._jobs.items().items():
+            if job_id in state.jobs:
+                report = self._job_report(state.jobs[job_id], set())
+                listener.rest(mode, would, report, acked, wanted.history)
+        self._manager.rest(mode, would, self._manager_report(state), acked, wanted.history)
+        self._busy = False
+
+    def _would(self, blocked: Mapping[str, BlockedNode], state: ClusterState) -> dict[str, str]:
+        """Node id to what would be done there; without nodes that have no TaskManager."""
+        matches, found = self._match(blocked), dict[str, str]()
+        for node_id, node in blocked.items():
+            names = {node_id, *matches.get(node_id, ())}
+            number = sum(self._names.node_of(it) in names for it in state.task_managers)
+            if number and is_node_id(node_id):
+                evacuates = node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+                there = f"{number} TaskManager{'' if number == 1 else 's'}"
+                found[node_id] = f"would close {there}{' and evacuate the tasks' if evacuates else ''}."
+        return found
 
     def _observe(self, blocked: Mapping[str, BlockedNode], state: ClusterState) -> Observation:
         now = time.monotonic()

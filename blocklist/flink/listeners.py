@@ -14,7 +14,7 @@ from blocklist.flink.effects import Acknowledged, Effect, acknowledged, decide
 from blocklist.flink.marking import listener_lease
 from blocklist.flink.state import ClusterState
 from blocklist.model.evidence import Finding
-from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, Report, truncate_reasons
+from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Mode, Registration, Report, truncate_reasons
 from blocklist.model.node import BlockedNode, is_id, is_node_id
 
 log = logging.getLogger("blocklist.flink")
@@ -66,11 +66,25 @@ class FlinkListener:
         reasons = [*decision.refused.items(), *decision.pending.items()]
         self._log(frozenset(f"{node_id}: {reason}" for node_id, reason in reasons))
         everything = _not_in_force(decision.refused, decision.pending).over(report)
+        everything = Report(mode=Mode.APPLY, would={}).over(everything)
         if decision.acknowledge:
             self._acknowledged = acknowledged(blocked, effects)
             self._session.report(everything, acked=revision, history=history, valid_until=valid_until)
         else:
             self._session.report(everything, valid_until=valid_until)
+
+    @property
+    def mode(self) -> Mode:
+        """How it is to act now."""
+        return self._session.mode
+
+    def rest(
+        self, mode: Mode, would: Mapping[str, str], report: Report, acked: int | None, history: str | None
+    ) -> None:
+        """Report that no block is in force because of the mode, and what would be done."""
+        self._acknowledged = Acknowledged()
+        idle = Report(mode=mode, would=truncate_reasons(would)).over(_not_in_force({}, {}))
+        self._session.report(idle.over(report), acked=acked, history=history)
 
     def withdraw(self, reason: str) -> None:
         """Report that it is not known whether what was acknowledged is in force. Call it from any thread."""

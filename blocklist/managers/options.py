@@ -82,6 +82,11 @@ def _add_common(
     )
     modes = subparser.add_mutually_exclusive_group()
     modes.add_argument("--once", action="store_true", help="apply the current list and exit, without registering")
+    modes.add_argument(
+        "--observe",
+        action="store_true",
+        help="register and report what would be done, but change nothing, whatever mode the service wants",
+    )
     modes.add_argument("--dry-run", action="store_true", help="print the plan and exit; change nothing")
 
 

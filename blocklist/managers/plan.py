@@ -110,7 +110,7 @@ class ManagerPlan:
     runs on blocked nodes: an id for each group of containers to its node and their number, None if that is not known;
     None if nothing is known. `unmatched` are the ids on the list that mean no node. `withheld` are blocked nodes that
     no known name on the list means and that are not freed, as one of the `unresolved` ids may mean them.
-    `platform` is the cluster manager with its version, None if unknown.
+    `platform` is the cluster manager with its version, None if unknown; `verb` is what it does with a blocked node.
     """
 
     steps: tuple[PlanStep, ...] = ()
@@ -125,6 +125,17 @@ class ManagerPlan:
     withheld: Sequence[str] = ()
     unresolved: Sequence[str] = ()
     platform: str | None = None
+    verb: str = "block"
+
+    def would(self) -> dict[str, str]:
+        """What carrying it out would do for blocks: the id or the name of a node to a sentence."""
+        done = {
+            StepAction.BLOCK: f"would {self.verb} the node.",
+            StepAction.EVACUATE: f"would {self.verb} and evacuate the node.",
+        }
+        steps = {step.name: done[step.action] for step in self.steps if step.action in done}
+        refused = {node_id: f"would refuse: {why}" for node_id, why in self.not_in_force.refused.items()}
+        return steps | refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

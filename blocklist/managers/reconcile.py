@@ -38,6 +38,7 @@ from blocklist.managers.plan import (
 from blocklist.model.listener import (
     MAX_ENTRIES,
     ListenerRole,
+    Mode,
     Registration,
     Report,
     Software,
@@ -65,6 +66,8 @@ _NOT_HERE: Final = 15.0
 """Seconds until the next reconciliation while a blocked node is not here: it may join the cluster."""
 _NAMES_SECONDS: Final = 1.0
 """How long a plan waits for the other names of nodes, which the service says."""
+_MODE_SECONDS: Final = 2.0
+"""How long a start waits until the service has said which mode it wants."""
 _POLL_INTERVAL: Final = 5.0
 """Maximum seconds between two checks whether another session has taken over."""
 
@@ -142,6 +145,9 @@ class ReconcileLoop(Generic[P]):
         self._nodes: tuple[Sequence[NodeFacts] | None, Sequence[str | ReportedNode] | None] = (None, None)
         self._names = InventoryNames(session.known_node, self.request)
         self._first_ids: frozenset[str] | None = None
+        # None: what a former process may have blocked is not freed yet.
+        self._freed_in: Mode | None = None
+        session.on_mode = self.request
 
     def wake(self) -> None:
         """Reconcile soon if the list has changed. Call it from any thread."""
@@ -174,6 +180,7 @@ class ReconcileLoop(Generic[P]):
 
     def _run(self, watch: WatchThread) -> bool:
         pending = False
+        self._session.wait_for_mode(_MODE_SECONDS)
         while not (self._stopping.is_set() or self._session.fenced):
             self._wake.clear()
             pending |= watch.apply_pending()
@@ -211,7 +218,11 @@ class ReconcileLoop(Generic[P]):
 
     def _reconcile_once(self, desired: DesiredState) -> bool:
         """Reconcile and report the result; False if it failed."""
+        mode = self._session.mode
         try:
+            if mode is not Mode.APPLY:
+                self._rest(desired, mode)
+                return True
             result = reconcile(self._manager, desired, self._names, lambda it: self._withdraw(desired, it))
         except TransientError as error:
             self._schedule_retry(str(error))
@@ -224,6 +235,7 @@ class ReconcileLoop(Generic[P]):
             self._on_failure(desired, str(error) or type(error).__name__)
             return False
         self._log_result(result)
+        self._freed_in = None
         if result.plan.platform is not None:
             self._session.set_platform(f"{result.plan.platform}, {_PYTHON}")
         self._session.report(self._report_of(result), acked=desired.revision, history=desired.history)
@@ -241,6 +253,34 @@ class ReconcileLoop(Generic[P]):
         self._next_run = time.monotonic() + min(self._interval, delay)
         return True
 
+    def _rest(self, desired: DesiredState, mode: Mode) -> None:
+        """In the mode observe say what would be done; before, free what was blocked. Raises ManagerError.
+
+        A manager that was started to observe changes nothing at all.
+        """
+        if self._freed_in is not mode and not self._session.observes_only:
+            free = self._manager.plan(replace(desired, nodes={}, claims={}))
+            for step in free.steps:
+                log.info("%s", step.reason)
+            if carry_out(self._manager, free):
+                raise ManagerError("Not all nodes are free yet.")
+        self._freed_in = mode
+        plan = make_plan(self._manager, desired, self._names) if mode is Mode.OBSERVE else None
+        idle = NotInForce() if plan is None else NotInForce(not_here=plan.not_in_force.not_here)
+        report = Report(
+            mode=mode,
+            would={} if plan is None else truncate_reasons(plan.would()),
+            nodes=None if plan is None else self._reportable_nodes(plan.all_nodes),
+            schedulable={},
+        ).over(_reasons(idle))
+        if plan is None:
+            self._session.report(report)
+        else:
+            self._session.report(report, acked=desired.revision, history=desired.history)
+        self._reported = idle
+        self._failures, self._last_failure = 0, ""
+        self._next_run = time.monotonic() + self._interval
+
     def _withdraw(self, desired: DesiredState, plan: P) -> None:
         """Report at once that nodes are here now that were not: to apply their blocks may take a while."""
         if plan.all_nodes is None:  # Without an inventory the plan does not tell.
@@ -254,6 +294,8 @@ class ReconcileLoop(Generic[P]):
     def _report_of(self, result: ReconcileResult) -> Report:
         plan = result.plan
         return Report(
+            mode=Mode.APPLY,
+            would={},
             nodes=self._reportable_nodes(plan.all_nodes),
             unschedulable=_reportable(plan.unschedulable),
             schedulable=_reportable(plan.schedulable),
@@ -400,6 +442,7 @@ def registration_of(args: argparse.Namespace, listener_id: str) -> Registration:
         session=str(time.time_ns()),
         min_nodes=args.min_nodes,
         cluster=args.cluster or default_cluster(args.manager, listener_id),
+        mode=Mode.OBSERVE if args.observe else Mode.APPLY,
         software=Software(f"blocklist-{args.manager}", __version__, _PYTHON),
     )
 

@@ -144,7 +144,7 @@ class SlurmManager:
         missing = self._listed.not_listed({node.name: node for node in nodes}, time.monotonic())
         self._names.others = desired.others
         plan = make_plan(desired.nodes, nodes, missing, self._listed.reason, self._names)
-        return replace(plan, platform=self._read_platform())
+        return replace(plan, platform=self._read_platform(), verb="drain")
 
     def _read_platform(self) -> str:
         """Such as `slurm 22.05.8`, read once; without a version if it does not tell."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from blocklist.model.claims import owner_matches
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
 from blocklist.model.evidence import Finding
 from blocklist.model.node import TaskCount
@@ -36,6 +37,39 @@ class ListenerRole(StrEnum):
 
     JOB_MASTER = "JOB_MASTER"
     RESOURCE_MANAGER = "RESOURCE_MANAGER"
+
+
+class Mode(StrEnum):
+    """How a listener acts: it applies blocks; says what it would do and changes nothing; has freed all and rests."""
+
+    APPLY = "apply"
+    OBSERVE = "observe"
+    OFF = "off"
+
+    def weaker(self, other: Mode) -> Mode:
+        """The one that does less."""
+        return max(self, other, key=list(Mode).index)
+
+
+class ModeRecord(NamedTuple):
+    """The mode that somebody has set for listeners at a time (Unix ms). `pattern`: an id, the beginning of ids and `*`,
+    or `*`.
+    """
+
+    pattern: str
+    mode: Mode
+    created_by: str | None
+    at: int
+
+    def matches(self, listener_id: str) -> bool:
+        return owner_matches(listener_id, self.pattern)
+
+
+def wanted_mode(records: Iterable[ModeRecord], listener_id: str) -> Mode:
+    """The mode of the most exact pattern, which is an id, else the longest; `apply` if none matches."""
+    found = (it for it in records if it.matches(listener_id))
+    best = max(found, key=lambda it: (not it.pattern.endswith("*"), len(it.pattern)), default=None)
+    return Mode.APPLY if best is None else best.mode
 
 
 class FencedError(BlocklistError):
@@ -78,7 +112,7 @@ class Registration:
     """A request to register. Without a `callback_url` the listener watches; `lease` is in milliseconds.
 
     `min_nodes` is the number of its nodes that must stay usable; 0 means no minimum. `cluster` is the cluster whose
-    nodes it manages or uses, None if unknown.
+    nodes it manages or uses, None if unknown. `mode` is the one that it begins with.
     """
 
     id: str
@@ -89,6 +123,7 @@ class Registration:
     min_nodes: int = 0
     cluster: str | None = None
     software: Software = NO_SOFTWARE
+    mode: Mode = Mode.APPLY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +147,7 @@ class Listener:
     min_nodes: int = 0
     cluster: str | None = None
     software: Software = NO_SOFTWARE
+    mode: Mode = Mode.APPLY
     registered_at: int = 0
     principal: str | None = None
     confirmed: bool = True
@@ -170,6 +206,7 @@ def register(
         min_nodes=requested.min_nodes,
         cluster=requested.cluster,
         software=requested.software,
+        mode=requested.mode,
         registered_at=renewed.registered_at if renewed is not None else now,
         principal=principal,
         confirmed=renewed is None or renewed.confirmed,
@@ -235,7 +272,8 @@ class Report:
     nodes that its whole inventory does not have, in `schedulable` the blocked nodes that still get work, in
     `unschedulable` the nodes that get none for another reason than a block: node id to its state, and in `replaced` the
     blocked nodes whose name another machine has since; in `new_machines` those of which that is certain, with the time
-    since when (Unix ms). Do not change them afterwards.
+    since when (Unix ms). `mode` is the one that it is in; in the mode observe, `would` has what it would do for blocks:
+    node id to a sentence. Do not change them afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
@@ -249,6 +287,8 @@ class Report:
     unschedulable: Mapping[str, str] | None = None
     replaced: Mapping[str, str] | None = None
     new_machines: Mapping[str, int] | None = None
+    mode: Mode | None = None
+    would: Mapping[str, str] | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not None, by name."""

@@ -14,9 +14,10 @@ from blocklist.wire.nodes import NodeBody, RepeatBody
 
 if TYPE_CHECKING:
     from blocklist.model.evidence import AssessedEvidence, Evidence, Finding
-    from blocklist.model.listener import Drift, DriftReport, Listener
+    from blocklist.model.listener import Drift, DriftReport, Listener, Mode, ModeRecord
 
 ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+ModeName = Literal["apply", "observe", "off"]
 BlockStateName = Literal["refused", "pending", "running", "unknown", "empty", "not-here"]
 
 
@@ -33,6 +34,10 @@ class LeaseBody(Body):
 
     revision: int
     lease_end: Millis
+    mode: Annotated[
+        ModeName,
+        Doc("The mode that the service wants: the listener takes this one or its own, whichever does less."),
+    ] = "apply"
     reported: Annotated[
         list[str],
         Doc(
@@ -59,6 +64,8 @@ class ListenerBody(Body):
     product: Annotated[str | None, Doc("What it is, such as `blocklist-spark`; null if it does not say.")] = None
     version: Annotated[str | None, Doc("The version of the product.")] = None
     platform: Annotated[str | None, Doc("What it runs on, with versions.")] = None
+    mode: Annotated[ModeName, Doc("The mode that it is in; only in `apply` it counts.")] = "apply"
+    wanted_mode: Annotated[ModeName, Doc("The mode that the service wants.")] = "apply"
     state: Literal["live", "lapsed"]
     acked_revision: Annotated[int, Doc("0 until it has applied the first list.")]
     lag_revisions: int
@@ -78,10 +85,39 @@ class ListenersBody(Body):
     listeners: list[ListenerBody]
 
 
+@dataclass(kw_only=True)
+class ModeRecordBody(Body):
+    """The mode that somebody has set for the listeners whose ids match."""
+
+    pattern: str
+    mode: ModeName
+    created_by: Annotated[str | None, Doc("The author; null if unknown.")]
+    at: Millis
+
+
+@dataclass(kw_only=True)
+class ModesBody(Body):
+    """All modes that are set, by pattern."""
+
+    modes: list[ModeRecordBody]
+
+
+def modes_body(records: Iterable[ModeRecord]) -> Json:
+    """The answer of /listeners/modes."""
+    return {
+        "modes": [
+            {"pattern": it.pattern, "mode": it.mode, "createdBy": it.created_by, "at": str(it.at)}
+            for it in sorted(records)
+        ]
+    }
+
+
 def listener_body(
     listener: Listener,
     *,
     cluster: str | None,
+    mode: Mode,
+    wanted_mode: Mode,
     now: int,
     revision: int,
     lag: int,
@@ -97,6 +133,8 @@ def listener_body(
         "callbackUrl": listener.callback_url,
         "cluster": cluster,
         **listener.software._asdict(),
+        "mode": mode,
+        "wantedMode": wanted_mode,
         "state": "live" if listener.is_live(now) else "lapsed",
         "ackedRevision": acked,
         "lagRevisions": revision - acked if listener.is_behind(revision) else 0,
@@ -140,6 +178,10 @@ class AppliedBody(Body):
     not_here: Annotated[
         bool, Doc("Whether it says that the node is none of its own: then it counts neither as applied nor in `of`.")
     ] = False
+    mode: Annotated[
+        ModeName, Doc("The mode that it is in; unless that is `apply`, it counts neither as applied nor in `of`.")
+    ] = "apply"
+    would: Annotated[str | None, Doc("In the mode `observe`: what it would do.")] = None
     applied_at: Annotated[Millis | None, Doc("Null if it has not, or if the time is unknown.")]
     late_ms: Annotated[int | None, Doc("Milliseconds from the change until it was applied.")]
     refused: Annotated[str | None, Doc("Why it refuses to carry out the block.")]
@@ -155,6 +197,11 @@ class AppliedBody(Body):
         bool,
         Doc("Whether it has reported where its TaskManagers run; if not, `taskManagers` is unknown."),
     ] = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether the change is for it: the node is one of its own, and it applies blocks."""
+        return not self.not_here and self.mode == "apply"
 
     @property
     def is_silent(self) -> bool:

@@ -137,7 +137,16 @@ def _create_listeners() -> None:
         sa.Column("product", sa.Text),
         sa.Column("product_version", sa.Text),
         sa.Column("platform", sa.Text),
+        sa.Column("mode", sa.String(16), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_listeners"),
+    )
+    op.create_table(
+        "listener_modes",
+        sa.Column("pattern", sa.String(253), nullable=False),
+        sa.Column("mode", sa.String(16), nullable=False),
+        sa.Column("created_by", sa.String(253)),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("pattern", name="pk_listener_modes"),
     )
     op.create_table(
         "reports",
@@ -258,6 +267,7 @@ def downgrade() -> None:
         "sessions",
         "tokens",
         "reports",
+        "listener_modes",
         "listeners",
         "alerts",
         "dismissals",

@@ -21,6 +21,8 @@ FIELDS: Final = frozenset(
         "product",
         "version",
         "platform",
+        "mode",
+        "wantedMode",
         "state",
         "ackedRevision",
         "lagRevisions",

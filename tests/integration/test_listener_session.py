@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from blocklist import InvalidError
 from blocklist.client.session import ListenerSession
-from blocklist.model.listener import ListenerRole, Registration, Report
+from blocklist.model.listener import ListenerRole, Mode, Registration, Report
 from blocklist.model.node import Backoff
 from blocklist.wire.body import FENCED_PROBLEM
 from tests.integration.fake_servers import (
@@ -120,6 +121,20 @@ def test_a_platform_that_becomes_known_is_registered(registrar: Registrar) -> No
     wait_until(lambda: registrar.heartbeats()[-1].get("refused") == {"n1": "no"})
     session.close()
     assert [body.get("platform") for body in registrar.bodies("PUT")] == [None, "YARN 3.5.0"]
+
+
+def test_it_takes_the_mode_that_the_service_wants_unless_its_own_does_less(registrar: Registrar) -> None:
+    answers = {mode: ours("200 OK", {"revision": 7, "leaseEnd": "1", "mode": mode}) for mode in ("observe", "off", "x")}
+    registrar.prepared["POST"] = [*[answers["observe"]] * 5, answers["off"], *[answers["x"]] * 100]
+    seen: list[Mode] = []
+    started = replace(LISTENER, mode=Mode.OBSERVE)
+    session = ListenerSession(registrar.url, started, interval=0.05)
+    session.on_mode = lambda: seen.append(session.mode)
+    session.wait_for_mode(30)
+    wait_until(lambda: len(registrar.heartbeats()) > 8)
+    session.close()
+    assert registrar.bodies("PUT")[0]["mode"] == "observe"
+    assert seen == [Mode.OFF, Mode.OBSERVE]
 
 
 def test_nodes_that_are_not_stored_yet_are_sent_again(registrar: Registrar) -> None:

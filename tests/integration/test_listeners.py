@@ -140,7 +140,7 @@ class TestHeartbeat:
         register(listener_client, "jm", leaseSeconds=10)
         revision, before = put(listener_client, "a"), now_ms()
         answer = heartbeat(listener_client, "jm", ackedRevision=revision)
-        assert set(answer) == {"revision", "leaseEnd", "reported"}
+        assert set(answer) == {"revision", "leaseEnd", "reported", "mode"}
         assert answer["revision"] == revision
         assert before + 10_000 <= int(answer["leaseEnd"]) <= now_ms() + 10_000
         assert isinstance(answer["leaseEnd"], str)

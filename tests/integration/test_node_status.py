@@ -240,6 +240,8 @@ class TestStatus:
             "cluster": None,
             "applied": False,
             "notHere": False,
+            "mode": "apply",
+            "would": None,
             "appliedAt": None,
             "lateMs": None,
             "refused": None,

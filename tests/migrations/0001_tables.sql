@@ -51,11 +51,17 @@ VALUES
     ('alertmanager/d4782649c84de0e7', NULL, NULL, NULL, 0, 1700000010000);
 
 INSERT INTO listeners
-    (id, role, session, former, callback_url, lease_ms, acked, lapsed_ms, secret, old_secret, old_secret_until_ms, min_nodes, lease_end_ms, since_ms, owner, version, principal, confirmed, cluster, product, product_version, platform)
+    (id, role, session, former, callback_url, lease_ms, acked, lapsed_ms, secret, old_secret, old_secret_until_ms, min_nodes, lease_end_ms, since_ms, owner, version, principal, confirmed, cluster, product, product_version, platform, mode)
 VALUES
-    ('job-gone', 'JOB_MASTER', 'attempt-1', '[]', 'http://127.0.0.1:9/told', 1000, 3, 1700003500000, 'whsec_MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=', NULL, 0, 0, 1700003400000, 1700003300000, '0badcafe', 2, NULL, TRUE, NULL, NULL, NULL, NULL),
-    ('job-live', 'JOB_MASTER', 'attempt-2', '["attempt-0", "attempt-1"]', NULL, 3600000, 12, NULL, 'whsec_MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=', NULL, 0, 3, 1700007000000, 1700003000000, NULL, 5, 'anna', TRUE, 'yarn-a', 'blocklist-spark', '0.1.0', 'Spark 4.3.0, Java 17'),
-    ('yarn', 'RESOURCE_MANAGER', 'rm-1', '[]', NULL, 50000, NULL, NULL, 'whsec_MzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzM=', 'whsec_NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ=', 1700007000000, 0, NULL, 0, NULL, 0, 'oidc:Zoë; 7', FALSE, 'yarn-a', 'blocklist-yarn', '0.1.0', NULL);
+    ('job-gone', 'JOB_MASTER', 'attempt-1', '[]', 'http://127.0.0.1:9/told', 1000, 3, 1700003500000, 'whsec_MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=', NULL, 0, 0, 1700003400000, 1700003300000, '0badcafe', 2, NULL, TRUE, NULL, NULL, NULL, NULL, 'apply'),
+    ('job-live', 'JOB_MASTER', 'attempt-2', '["attempt-0", "attempt-1"]', NULL, 3600000, 12, NULL, 'whsec_MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=', NULL, 0, 3, 1700007000000, 1700003000000, NULL, 5, 'anna', TRUE, 'yarn-a', 'blocklist-spark', '0.1.0', 'Spark 4.3.0, Java 17', 'observe'),
+    ('yarn', 'RESOURCE_MANAGER', 'rm-1', '[]', NULL, 50000, NULL, NULL, 'whsec_MzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzM=', 'whsec_NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ0NDQ=', 1700007000000, 0, NULL, 0, NULL, 0, 'oidc:Zoë; 7', FALSE, 'yarn-a', 'blocklist-yarn', '0.1.0', NULL, 'apply');
+
+INSERT INTO listener_modes
+    (pattern, mode, created_by, at_ms)
+VALUES
+    ('*', 'observe', 'Zoë O''Neil', 1700000002000),
+    ('etl-1', 'off', NULL, 1700000003000);
 
 INSERT INTO reports
     (listener, part, at_ms, said, version)

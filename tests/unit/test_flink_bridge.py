@@ -20,7 +20,7 @@ from blocklist.flink.rpc import Leader
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTask, JobKind
 from blocklist.model.changes import Snapshot
 from blocklist.model.draft import BlocklistTracker
-from blocklist.model.listener import EMPTY_REPORT, Registration, Report
+from blocklist.model.listener import EMPTY_REPORT, Mode, Registration, Report
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.unit.flink_fakes import ENABLED, FakeRpc, connection_to
 
@@ -43,6 +43,8 @@ class FakeSession:
         self.refused: dict[str, str] = {}
         self.pending: dict[str, str] = {}
         self.not_here: frozenset[str] | None = None
+        self.mode = Mode.APPLY
+        self.reported: tuple[Mode | None, dict[str, str]] = (None, {})
         self._may_close = may_close
 
     def report(
@@ -57,6 +59,7 @@ class FakeSession:
         self.valid_until = valid_until
         self.refused, self.pending = dict(report.refused or {}), dict(report.pending or {})
         self.not_here = report.not_here
+        self.reported = report.mode or self.reported[0], dict(report.would or {})
         if any("It is not known" in reason for reason in self.pending.values()):
             self.unknown.set()
 
@@ -159,6 +162,31 @@ def test_an_acknowledgement_ends_before_a_lease_in_flink_also_after_a_late_heart
     # What a round does not renew lasts longer.
     shortest = next(it for it in range(lease) if not is_due([NodeLease("n", "", lease)], {"n": it}, 0, lease))
     assert last <= shortest
+
+
+def test_in_another_mode_than_apply_flink_is_told_of_no_block() -> None:
+    rpc = _rpc()
+    rpc.jobs_found = {JOB: _job()}
+    harness = Harness(rpc, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+    would = {NODE: "would close 1 TaskManager and evacuate the tasks."}
+
+    def observe() -> None:
+        harness.manager.mode = Mode.OBSERVE
+
+    def switch_off() -> None:
+        assert [it.reported for it in harness.sessions] == [(Mode.OBSERVE, would)] * 2
+        assert [it.acked for it in harness.sessions] == [7, 7]
+        harness.manager.mode = Mode.OFF
+
+    def apply_again() -> None:
+        assert [it.reported for it in harness.sessions] == [(Mode.OFF, {})] * 2
+        assert rpc.notified == []
+        harness.manager.mode = Mode.APPLY
+
+    observe()
+    assert harness.run(nothing, nothing, switch_off, nothing, apply_again, nothing)
+    assert harness.manager.reported == (Mode.APPLY, {})
+    assert rpc.notified
 
 
 def test_what_a_round_has_observed_is_valid_from_its_begin() -> None:

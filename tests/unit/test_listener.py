@@ -16,9 +16,12 @@ from blocklist.model.listener import (
     FencedError,
     Listener,
     ListenerRole,
+    Mode,
+    ModeRecord,
     Registration,
     heartbeat,
     register,
+    wanted_mode,
 )
 from tests.length import longer
 
@@ -45,6 +48,22 @@ def listener(session: str = "s1", *, acked: int | None = 7, former: tuple[str, .
         former_sessions=former,
         registered_at=NOW,
     )
+
+
+@pytest.mark.parametrize(
+    ("listener", "mode"),
+    [("app-1", Mode.APPLY), ("app-12", Mode.OFF), ("app-2", Mode.OBSERVE), ("other", Mode.OBSERVE)],
+)
+def test_the_most_exact_pattern_says_the_mode(listener: str, mode: Mode) -> None:
+    patterns = {"*": Mode.OBSERVE, "app-1": Mode.APPLY, "app-1*": Mode.OFF, "app-*": Mode.OBSERVE}
+    records = [ModeRecord(pattern, its, "anna", 0) for pattern, its in patterns.items()]
+    assert wanted_mode(records, listener) is wanted_mode(records[::-1], listener) is mode
+    assert wanted_mode([], listener) is Mode.APPLY
+
+
+def test_of_two_modes_the_weaker_one_does_less() -> None:
+    assert [Mode.APPLY.weaker(it) for it in Mode] == list(Mode)
+    assert Mode.OFF.weaker(Mode.OBSERVE) is Mode.OBSERVE.weaker(Mode.OFF) is Mode.OFF
 
 
 def test_the_default_lease_is_flinks_heartbeat_timeout() -> None:

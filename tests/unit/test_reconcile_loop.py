@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
@@ -19,7 +19,7 @@ from blocklist.managers.reconcile import ReconcileLoop
 from blocklist.model.changes import Snapshot
 from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import NotFoundError, UnavailableError
-from blocklist.model.listener import Report
+from blocklist.model.listener import Mode, Report
 from blocklist.model.node import PERMANENT, Backoff, BlockAction, BlockedNode
 from blocklist.wire.listeners import KnownNodeBody
 from tests.integration.process import wait_until
@@ -48,12 +48,21 @@ class Session:
     """As much of a session as the loop uses; keeps what was reported, with the acknowledged revisions."""
 
     fenced = False
+    observes_only = False
+    mode = Mode.APPLY
+
+    def on_mode(self) -> None:
+        """Replaced by the loop."""
+
+    def wait_for_mode(self, seconds: float) -> None:
+        """It is known."""
 
     def __init__(self, *, answers: bool = True) -> None:
         self.clock = self
         self.answers = answers
         self.reports: list[tuple[Mapping[str, str] | None, int | None]] = []
         self.not_here: list[set[str]] = []
+        self.modes: list[tuple[Mode | None, dict[str, str]]] = []
 
     def set_platform(self, platform: str) -> None:
         raise AssertionError(platform)  # The managers here do not know theirs.
@@ -67,6 +76,7 @@ class Session:
     def report(self, report: Report, acked: int | None = None, history: str | None = None) -> None:
         self.reports.append((report.pending, acked))
         self.not_here.append({*(report.not_here or ())})
+        self.modes.append((report.mode, dict(report.would or {})))
 
 
 class Watch:
@@ -83,8 +93,10 @@ class Watch:
 
 
 @contextmanager
-def running(manager: Manager, interval: float = 0.01, *, answers: bool = True) -> Iterator[Session]:
-    session = Session(answers=answers)
+def running(
+    manager: Manager, interval: float = 0.01, *, answers: bool = True, session: Session | None = None
+) -> Iterator[Session]:
+    session = session or Session(answers=answers)
     loop = ReconcileLoop(manager, cast("ListenerSession", session), interval=interval)
     thread = threading.Thread(target=loop.run, args=[cast("WatchThread", Watch())])
     thread.start()
@@ -93,6 +105,70 @@ def running(manager: Manager, interval: float = 0.01, *, answers: bool = True) -
     finally:
         loop.stop()
         thread.join()
+
+
+class Blocking(Manager):
+    """A cluster in which `blocked` nodes are blocked."""
+
+    def __init__(self, blocked: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.blocked = {*blocked}
+
+    def plan(self, desired: DesiredState) -> ManagerPlan:
+        steps = [(StepAction.BLOCK, it) for it in sorted(desired.nodes.keys() - self.blocked)]
+        steps += [(StepAction.FREE, it) for it in sorted(self.blocked - desired.nodes.keys())]
+        return ManagerPlan(steps=tuple(PlanStep(action=it, name=name, reason=f"{it} {name}") for it, name in steps))
+
+    def apply(self, plan: ManagerPlan) -> NotInForce:
+        for step in plan.steps:
+            (self.blocked.add if step.action is StepAction.BLOCK else self.blocked.discard)(step.name)
+        return super().apply(plan)
+
+
+def test_in_the_mode_observe_it_says_what_it_would_do_and_blocks_nothing() -> None:
+    manager = Blocking()
+    with running(manager) as session:
+        wait_until(lambda: bool(session.reports))
+        assert (manager.blocked, session.modes[-1]) == ({"n1"}, (Mode.APPLY, {}))
+        session.mode = Mode.OBSERVE
+        wait_until(lambda: session.modes[-1] == (Mode.OBSERVE, {"n1": "would block the node."}))
+        assert manager.blocked == set()
+        assert session.reports[-1] == ({}, 7)
+        session.mode = Mode.APPLY
+        wait_until(lambda: session.modes[-1] == (Mode.APPLY, {}))
+        assert manager.blocked == {"n1"}
+
+
+def test_in_the_mode_off_all_nodes_are_free_and_nothing_is_acknowledged() -> None:
+    manager = Blocking(["n1", "of a former process"])
+    session = Session()
+    session.mode = Mode.OFF
+    with running(manager, session=session):
+        wait_until(lambda: bool(session.reports))
+        assert manager.blocked == set()
+        assert session.modes[-1] == (Mode.OFF, {})
+        assert {acked for _, acked in session.reports} == {None}
+
+
+def test_a_node_that_cannot_be_freed_keeps_it_in_its_former_mode() -> None:
+    manager = Blocking()
+    with running(manager) as session:
+        wait_until(lambda: bool(session.reports))
+        manager.failures = ["no answer"] * 1000
+        session.mode = Mode.OFF
+        wait_until(lambda: bool(session.reports[-1][0]))
+        assert session.modes[-1][0] is None
+        manager.failures = []
+        wait_until(lambda: session.modes[-1] == (Mode.OFF, {}))
+
+
+def test_one_that_was_started_to_observe_frees_nothing_either() -> None:
+    manager = Blocking(["of a former process"])
+    session = Session()
+    session.mode, session.observes_only = Mode.OBSERVE, True
+    with running(manager, session=session):
+        wait_until(lambda: len(session.reports) > 2)
+    assert (manager.applied, manager.blocked) == (0, {"of a former process"})
 
 
 def test_that_a_node_is_here_now_is_reported_before_its_block_is_applied() -> None:

@@ -221,6 +221,7 @@ class KubernetesManager:
         return replace(
             plan,
             platform=self._read_platform(),
+            verb="taint",
             steps=steps,
             schedulable=self._shown_drift(plan),
             unschedulable={**(plan.unschedulable or {}), **not_freed},

@@ -98,6 +98,7 @@ class LabelManager:
             plan = self._make_plan(blocks, state, missing, masters)
         return replace(
             plan,
+            verb="label",
             platform=f"YARN {self._resource_manager.version}".strip(),
             all_nodes=[*describe(state.nodes, self._marks), *missing.values()],
             unschedulable=states_out_of_service(state.nodes) | dict.fromkeys(missing, "not listed by YARN now"),
