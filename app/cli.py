@@ -51,8 +51,9 @@ def _check_current_folder() -> None:
 
 def _use_data(folder: Path) -> None:
     """Keep the database in this folder. Raises SettingsError."""
-    if os.environ.get(_DATABASE):
-        raise SettingsError(f"--data and {_DATABASE} both say where the data is: give one of them.")
+    for name in (_DATABASE, f"{_DATABASE}_FILE"):
+        if os.environ.get(name):
+            raise SettingsError(f"--data and {name} both say where the data is: give one of them.")
     os.environ[_DATABASE] = f"sqlite:///{folder.absolute() / 'blocklist.db'}"
 
 

@@ -56,9 +56,10 @@ class TlsConfig(uvicorn.Config):
 class Server(uvicorn.Server):
     """uvicorn's server, which ends open streams before it waits for open requests."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, certificate: Certificate | None = None) -> None:
         super().__init__(config)
         self._app = app
+        self._certificate = certificate
         self._signal: str | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -82,6 +83,10 @@ class Server(uvicorn.Server):
                 raise _listen_error(self.config.host, self.config.port, error.__context__) from None
             raise
         if not self.should_exit:
+            if self._certificate is not None:
+                service: Service = self._app.state.service
+                service.files.watch(self._certificate.files, self._certificate.renew)
+                await self._certificate.renew()  # It may have changed since it was read.
             _announce(self, self._app)
             sd_notify_ready()
 
@@ -145,7 +150,8 @@ def serve(settings: Settings) -> int:
     tls = tls_context(settings)
     raise_nofile_limit()
     app = create_app(settings)
-    server = Server(uvicorn_config(app, settings, tls), app)
+    certificate = None if tls is None else Certificate(settings, tls)
+    server = Server(uvicorn_config(app, settings, tls), app, certificate)
     # Also before and after uvicorn handles them itself: it raises a signal again after the stop.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
@@ -288,6 +294,30 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     except OSError as error:
         raise SettingsError(_unreadable(cert, key, error)) from None
     return context
+
+
+class Certificate:
+    """The certificate for the next handshake with a context: as it was at the start, or renewed."""
+
+    def __init__(self, settings: Settings, context: ssl.SSLContext) -> None:
+        self.files = [settings.tls_cert, settings.tls_key]
+        self._settings = settings
+        self._latest = context
+        # The context itself stays as it is: a pair of which only one file is new would leave half of it changed.
+        context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, *_: object) -> None:
+        connection.context = self._latest
+
+    async def renew(self) -> None:
+        """Use what is in the files now; if that is no pair, the one before stays in force."""
+        try:
+            context = await asyncio.to_thread(tls_context, self._settings)
+        except SettingsError as error:
+            log.error("the certificate cannot be renewed; the one before stays in force", why=str(error))  # noqa: TRY400
+        else:
+            self._latest = context or self._latest
+            log.info("certificate read", file=self._settings.tls_cert)
 
 
 def _unreadable(cert: str, key: str, error: OSError) -> str:

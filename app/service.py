@@ -33,9 +33,10 @@ from app.net.addresses import Networks
 from app.net.urls import make_senders
 from app.notices.notifier import Notifier, Target
 from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
+from app.secret_files import FileWatcher, SecretFile
 from app.settings import Settings
 from app.store.audit import Origin
-from app.store.database import make_store
+from app.store.database import check_renewed, is_postgresql, make_store
 from app.store.queries import LoadedState, Topic
 from app.store.store import Store
 from app.watch import ChangeFeed, StreamQuota
@@ -61,8 +62,15 @@ class Service:
     `directory` and changed through `registry`.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], int], store: Store, loaded: LoadedState) -> None:
-        """`store` is open, and `loaded` is what it has. `run` starts the service."""
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], int],
+        store: Store,
+        loaded: LoadedState,
+        database_file: SecretFile | None = None,
+    ) -> None:
+        """`store` is open, and `loaded` is what it has; its URL may be in a file. `run` starts the service."""
         self.settings = settings
         self.clock = clock
         self.store = store
@@ -175,6 +183,8 @@ class Service:
         self.audit = AuditLog(store, clock, metrics.audit_lost.inc)
         self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
         self.stream_quota = StreamQuota(settings.max_waits_per_client)
+        self.files = FileWatcher()
+        self._watch_secrets(database_file)
 
         metrics.register(
             ServiceMetrics(
@@ -196,12 +206,11 @@ class Service:
 
     def _make_notices(self, ownership: PushOwnership) -> Notifier | None:
         settings, metrics = self.settings, self.metrics
-        senders = make_senders(settings.notify_url)
-        if not senders:
+        if not (targets := self._targets(settings.notify_url)):
             return None
         nodes = TrackedNodes()
         return Notifier(
-            [Target(position, sender, metrics.count_notice) for position, sender in enumerate(senders, 1)],
+            targets,
             NoticeGroups(lambda node_id: self.inventory.labels_of(node_id).get(CLUSTER_LABEL)),
             nodes,
             ListenerObserver(nodes, self.directory, self.view, self.drift, self.clock),
@@ -209,6 +218,22 @@ class Service:
             is_first=lambda: ownership.is_first,
             on_left_out=metrics.notices_left_out.inc,
         )
+
+    def _targets(self, urls: str) -> list[Target]:
+        return [Target(place, sender, self.metrics.count_notice) for place, sender in enumerate(make_senders(urls), 1)]
+
+    def _watch_secrets(self, database: SecretFile | None) -> None:
+        """Use what is in the files of secrets when it changes."""
+        if database is not None:
+            self.files.watch([database.path], self.store.renew)
+        notices, path = self._notices, self.settings.notify_url_file
+        if notices is not None and path:
+            urls = SecretFile("BLOCKLIST_NOTIFY_URL_FILE", path, self.settings.notify_url, make_senders)
+
+            async def renew() -> None:
+                notices.use(self._targets(urls.read()))
+
+            self.files.watch([path], renew)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -272,6 +297,7 @@ class Service:
         }
         if self.nodes_file.is_configured:
             tasks["nodes file"] = self.nodes_file.run
+        tasks["secrets"] = self.files.run
         if self._notices is not None:
             tasks["notices"] = self._notices.run
         if self.authenticator.enabled:
@@ -362,9 +388,13 @@ async def running_service(settings: Settings, clock: Callable[[], int]) -> Async
 
     Raises SettingsError, SchemaError, UnavailableError.
     """
-    store = make_store(settings.database_url, secrets.token_hex(4), settings.database_timeout.total_seconds(), clock)
+    url, timeout = settings.database_url, settings.database_timeout.total_seconds()
+    path, file = settings.database_url_file, None
+    if path and is_postgresql(url):
+        file = SecretFile("BLOCKLIST_DATABASE_URL_FILE", path, url, partial(check_renewed, url))
+    store = make_store(url, secrets.token_hex(4), timeout, clock, None if file is None else file.read)
     try:
-        service = Service(settings, clock, store, await store.open())
+        service = Service(settings, clock, store, await store.open(), file)
         async with service.run():
             yield service
     finally:

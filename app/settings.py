@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.logs import redact
 from app.net.addresses import CallbackPolicy, HostPolicy, Networks, check_secure_url
 from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, parse_pattern
+from app.secret_files import read_secret
 from app.store.database import check_url, redacted
 from blocklist.model.claims import MAX_DURATION_MS, Grants, RepeatRule
 from blocklist.model.limits import Limits, parse_domain_limits
@@ -97,6 +98,8 @@ class Settings(BaseSettings):
             " absolute one), or `postgresql://USER@HOST/DATABASE` for several replicas.",
         ),
     ] = "sqlite:///blocklist.db"
+    database_url_file: str = ""
+    """File with the URL, instead of `BLOCKLIST_DATABASE_URL`; new connections have the user and password in it then."""
     database_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=2)
     """PostgreSQL is considered unavailable if it does not respond within this time; changes then get 503."""
     log_format: Literal["console", "json"] = "console"
@@ -157,6 +160,8 @@ class Settings(BaseSettings):
             " evacuated and freed nodes, refusals and drift are sent.",
         ),
     ] = ""
+    notify_url_file: str = ""
+    """File with the URLs, instead of `BLOCKLIST_NOTIFY_URL`; it is read again when it changes."""
     ticket_url: str = ""
     """URL of a ticket with `{id}` in it; ids of tickets in causes are then links on the page."""
     ticket_pattern: str = DEFAULT_TICKET_PATTERN
@@ -336,17 +341,34 @@ class Settings(BaseSettings):
         return check_url(url)
 
 
+SECRETS: Final = tuple(name for name in Settings.model_fields if f"{name}_file" in Settings.model_fields)
+"""Settings that may be given in a file instead."""
+
+
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of the environment. Raises SettingsError with one line for each invalid setting."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     given = {name for name in environ if name.startswith(PREFIX)}
     lines = [_unknown_name(name, known) for name in sorted(given - known - CLIENT_SETTINGS)]
     values = {name.removeprefix(PREFIX).lower(): environ[name] for name in given & known}
+    names = {name: PREFIX + name.upper() for name in Settings.model_fields}
+    for name in SECRETS:
+        setting = names[f"{name}_file"]
+        if not (path := values.get(f"{name}_file")):
+            continue
+        if values.get(name):
+            lines.append(f"{setting}: {names[name]} is set, too: set one of the two.")
+            continue
+        names[name] = f"{setting}: {path}"
+        try:
+            values[name] = read_secret(path)
+        except ValueError as error:
+            lines.append(f"{setting}: {error}")
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        lines += [f"{PREFIX}{str(f['loc'][0]).upper()}: {_message(f['msg'])}" for f in faults]
+        lines += [f"{names.get(str(f['loc'][0]), '')}: {_message(f['msg'])}" for f in faults]
     if lines:
         raise SettingsError("\n".join(lines))
     return settings

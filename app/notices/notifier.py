@@ -225,6 +225,14 @@ class Notifier:
         if not (from_log and self._replicated):
             self._add(events)
 
+    def use(self, targets: Sequence[Target]) -> None:
+        """Send to these from now on; the former ones send what they have."""
+        for target in self._targets:
+            target.close()
+        self._targets = targets
+        for target in targets:
+            target.start()
+
     def reset(self) -> None:
         """The list was read again."""
         self._nodes.clear()

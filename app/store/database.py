@@ -74,6 +74,18 @@ def check_url(url: str) -> str:
     return url
 
 
+def check_renewed(before: str, url: str) -> None:
+    """Raises ValueError if another database is named, or anything but user and password has changed."""
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+
+    check_url(url)
+    parts = [
+        {**conninfo_to_dict(each), "user": None, "password": None} for each in (before, url) if is_postgresql(each)
+    ]
+    if parts[1:] != parts[:1]:
+        raise ValueError("more than user and password has changed in the URL: restart the service for that")
+
+
 def _check_postgresql(url: str) -> None:
     from psycopg import ProgrammingError  # noqa: PLC0415
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
@@ -367,12 +379,21 @@ def _upgrade(connection: Connection) -> None:
 # What is done with a database before the service runs, and its store.
 
 
-def make_store(url: str, replica: str, timeout_seconds: float, clock: Callable[[], int]) -> Store:
-    """The store for a database URL. `timeout_seconds` limits a transaction on PostgreSQL; `clock` returns Unix ms."""
+def make_store(
+    url: str,
+    replica: str,
+    timeout_seconds: float,
+    clock: Callable[[], int],
+    current_url: Callable[[], str] | None = None,
+) -> Store:
+    """The store for a database URL. `timeout_seconds` limits a transaction on PostgreSQL; `clock` returns Unix ms.
+
+    `current_url` is the URL for a new connection to PostgreSQL, which may have another password by then.
+    """
     if is_postgresql(url):
         from app.store.postgresql import PostgresStore  # noqa: PLC0415 - loads the driver only if it is used
 
-        return PostgresStore(url, replica, timeout_seconds, clock)
+        return PostgresStore(current_url or (lambda: url), replica, timeout_seconds, clock)
     from app.store.sqlite import SqliteStore  # noqa: PLC0415 - it imports this module
 
     return SqliteStore(url, replica)

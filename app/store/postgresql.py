@@ -102,7 +102,8 @@ class PostgresStore(Store):
 
     replicated = True
 
-    def __init__(self, url: str, replica: str, timeout_seconds: float, clock: Callable[[], int]) -> None:
+    def __init__(self, url: Callable[[], str], replica: str, timeout_seconds: float, clock: Callable[[], int]) -> None:
+        """`url` is asked for each new connection."""
         super().__init__(replica)
         self.clock_offset = self._clock_offset = ClockOffset(clock)
         self._url = url
@@ -111,7 +112,7 @@ class PostgresStore(Store):
         lock_timeout = min(LOCK_TIMEOUT_SECONDS, timeout_seconds / 3)
         self._engine = create_async_engine(
             "postgresql+psycopg://",
-            async_creator=lambda: connect_async(url),
+            async_creator=lambda: connect_async(url()),
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_timeout=timeout_seconds,
@@ -123,6 +124,7 @@ class PostgresStore(Store):
         # If this replica stalls with the log locked, the others go on before they take that for an outage.
         self._stall_seconds = min(STALL_SECONDS, timeout_seconds / 2)
         self._committer: psycopg.AsyncConnection | None = None
+        self._renewals = self._renewals_of_committer = 0
         self._in_flight: set[psycopg.AsyncConnection] = set()
 
     async def prepare(self) -> None:
@@ -133,12 +135,16 @@ class PostgresStore(Store):
         await self._drop_committer()
         await self._engine.dispose()
 
+    async def renew(self) -> None:
+        self._renewals += 1
+        await self._engine.dispose()
+
     async def connect(self) -> psycopg.AsyncConnection:
         """A new connection with autocommit, outside the pool.
 
         The server may have changed since the last one, so this starts a new history if its timeline has.
         """
-        connection = await connect_async(self._url)
+        connection = await connect_async(self._url())
         try:
             with deadline(self._timeout_seconds, connection):
                 timeline = await _unrecorded_timeline(connection)
@@ -209,7 +215,9 @@ class PostgresStore(Store):
         """The connection of the task that commits. It is replaced after an error."""
         async with self._translating_errors():
             try:
-                if self._committer is not None and _has_ended(self._committer):
+                is_old = self._renewals_of_committer != self._renewals
+                self._renewals_of_committer = self._renewals
+                if self._committer is not None and (is_old or _has_ended(self._committer)):
                     await self._drop_committer()
                 connection = self._committer = self._committer or await self.connect()
                 with deadline(self._timeout_seconds, connection):
@@ -221,6 +229,7 @@ class PostgresStore(Store):
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         await Notifications(
             self.connect,
+            lambda: self._renewals,
             self.trip,
             self.breaker.record_poll,
             self._clock_offset,
@@ -522,13 +531,14 @@ async def _unrecorded_timeline(connection: psycopg.AsyncConnection) -> str | Non
 class Notifications:
     """Belongs to the event loop.
 
-    `on_lost` is called with the error when the connection fails, and with when it was last used (monotonic clock);
-    `on_polled` after each poll.
+    The connection is replaced when `renewals` is another number. `on_lost` is called with the error when it fails, and
+    with when it was last used (monotonic clock); `on_polled` after each poll.
     """
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
+        renewals: Callable[[], int],
         on_lost: Callable[[Exception, float], None],
         on_polled: Callable[[], None],
         clock_offset: ClockOffset,
@@ -536,6 +546,7 @@ class Notifications:
         timeout_seconds: float,
     ) -> None:
         self._connect = connect
+        self._renewals = renewals
         self._on_lost = on_lost
         self._on_polled = on_polled
         self._clock_offset = clock_offset
@@ -555,16 +566,18 @@ class Notifications:
 
     async def _receive(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         self._last_poll_at = time.monotonic()
+        renewals = self._renewals()
         connection = await self._connect()
         try:
             self._heads = []
             if not keeps_session(connection):
-                while True:
+                while self._renewals() == renewals:
                     await self._poll(connection, callbacks)
                     await asyncio.sleep(POOLER_POLL_SECONDS)
+                return
             with deadline(self._timeout_seconds, connection):
                 await connection.execute(f"LISTEN {CHANNEL}")
-            while True:
+            while self._renewals() == renewals:
                 await self._poll(connection, callbacks)
                 async for note in connection.notifies(timeout=POLL_SECONDS):
                     topic, _, replica = note.payload.partition(" ")

@@ -65,6 +65,9 @@ class Store(ABC):
     async def prepare(self) -> None:
         """Connect. Raises SchemaError if the database allows one process only, and another one uses it."""
 
+    async def renew(self) -> None:  # noqa: B027 - a file has no password
+        """The password has changed: from now on use new connections. What runs on the others ends there."""
+
     @abstractmethod
     async def close(self) -> None:
         """Finish pending operations, and release the database."""

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.notices import observer
+from app.secret_files import CHECK_SECONDS
 from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import Databases
@@ -52,6 +53,28 @@ def begin(start_in_process: StartInProcess, target: NoticeReceiver, clock: Runni
 
 def sent(client: httpx.Client, result: str) -> float:
     return value(client, "blocklist_notices_total", result=result)
+
+
+def test_the_urls_of_a_file_are_renewed(
+    target: NoticeReceiver, clock: RunningClock, start_in_process: StartInProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "urls"
+    file.write_text(f"{target.url}\n")
+    service = start_in_process(clock=clock, notify_url_file=str(file))
+    put(service.client(), "n1")
+    target.wait_for("blocklist: n1 blocked", until=service.until)
+    with receiving_notices() as first, receiving_notices() as second:
+        file.write_text(f"{first.url},{second.url}\n")
+        clock.advance(2 * CHECK_SECONDS)
+        service.until(lambda: service.app.state.service._notices._targets[1:])
+        put(service.client(), "n2")
+        for renewed in (first, second):
+            renewed.wait_for("blocklist: n2 blocked", until=service.until)
+        file.write_text("nonsense")
+        clock.advance(2 * CHECK_SECONDS)
+        put(service.client(), "n3")
+        first.wait_for("blocklist: n2 blocked", "blocklist: n3 blocked", until=service.until)
+    target.wait_for("blocklist: n1 blocked", until=service.until)
 
 
 def test_blocks_are_grouped_and_their_ends_are_notified(

@@ -217,7 +217,13 @@ async def receiving(
     """Send these notifications while others are received, until the event is set."""
     connect = partial(connect_async, url)
     notifications = Notifications(
-        connect, lambda error, _: pytest.fail(repr(error)), lambda: None, ClockOffset(unix_millis), "this", 10
+        connect,
+        lambda: 0,
+        lambda error, _: pytest.fail(repr(error)),
+        lambda: None,
+        ClockOffset(unix_millis),
+        "this",
+        10,
     )
     listening = asyncio.create_task(notifications.listen(callbacks))
     sender = await connect()

@@ -25,7 +25,7 @@ from app.server import tls_context
 from app.settings import Settings, SettingsError
 from blocklist import BlocklistClient
 from blocklist.model.errors import UnavailableError
-from tests.integration.process import ServiceProcess, run_app
+from tests.integration.process import ServiceProcess, run_app, wait_until
 from tests.integration.raw_http import read_response, request
 from tests.integration.test_start import assert_refused, settings_for
 
@@ -162,6 +162,37 @@ def test_tls_is_1_2_or_later(tls: TlsProcess) -> None:
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         assert connection.version() in {"TLSv1.2", "TLSv1.3"}
+
+
+def presented(service: ServiceProcess) -> str:
+    """The certificate that a new connection is shown."""
+    return ssl.get_server_certificate(("127.0.0.1", service.port), timeout=30)
+
+
+def test_a_renewed_certificate_is_presented_without_a_restart(tmp_path: Path, migrated: Path) -> None:
+    quick = {"app.secret_files.CHECK_SECONDS": 0.05}
+    process = TlsProcess(tmp_path, constants=quick)
+    shutil.copy(migrated, process.database)
+    (tmp_path / "renewed").mkdir()
+    cert, key = certificate(tmp_path / "renewed")
+    with process, process.client() as before:
+        first = presented(process)
+        assert before.put("/blocklist/nodes/a", json=NODE).status_code == 201
+        shutil.copy(cert, process.cert)
+        wait_until(lambda: "the certificate cannot be renewed; the one before stays in force" in process.log())
+        assert "key values mismatch" in process.log()
+        assert presented(process) == first, "half of a pair is not used"
+        shutil.copy(key, process.key)
+        wait_until(lambda: presented(process) != first)
+        assert presented(process) == cert.read_text()
+        assert "a" in before.get("/blocklist").json(), "its connection goes on"
+        with process.client() as after:
+            assert "a" in after.get("/blocklist").json()
+        process.cert.write_text("half of")
+        wait_until(lambda: process.log().count("cannot be renewed") == 2)
+        process.key.unlink()
+        wait_until(lambda: process.log().count("cannot be renewed") == 3)
+        assert presented(process) == cert.read_text()
 
 
 def test_unusable_files_stop_the_start(tmp_path: Path, migrated: Path) -> None:

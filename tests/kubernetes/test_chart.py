@@ -32,6 +32,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "SQLite": (),
     "PostgreSQL": POSTGRESQL,
     "another key, no budget": (*POSTGRESQL, "database.key=uri", "podDisruptionBudget.enabled=false"),
+    "a mounted URL": (*POSTGRESQL, "database.asFile=true"),
+    "a URL of Vault": ("database.file=/vault/secrets/database", "replicas=2"),
     "a volume that exists": ("volume.existingClaim=mine",),
     "a class, not kept": ("volume.storageClassName=fast", "volume.size=20Gi", "volume.keep=false"),
     "an admin's token": ("adminToken.secretName=admin", "serviceAccountTokens.enabled=false"),
@@ -136,11 +138,12 @@ def environment(objects: str, kind: str = "StatefulSet") -> dict[str, str]:
 
 
 def test_what_is_switched_on_is_there_and_nothing_else(objects: dict[str, str]) -> None:
+    on_postgresql = {"PostgreSQL", "another key, no budget", "a mounted URL", "a URL of Vault"}
     expected = {
-        "StatefulSet": {*OPTIONS} - {"PostgreSQL", "another key, no budget"},
+        "StatefulSet": {*OPTIONS} - on_postgresql,
         "ConfigMap": {"authorities and nodes"},
-        "PersistentVolumeClaim": {*OPTIONS} - {"PostgreSQL", "another key, no budget", "a volume that exists"},
-        "PodDisruptionBudget": {"PostgreSQL", PRODUCTION},
+        "PersistentVolumeClaim": {*OPTIONS} - on_postgresql - {"a volume that exists"},
+        "PodDisruptionBudget": {*on_postgresql, PRODUCTION} - {"another key, no budget"},
         "NetworkPolicy": {*OPTIONS, PRODUCTION} - {"no network policy"},
         "Ingress": {"ingress", "ingress with a path", PRODUCTION},
         "ServiceMonitor": {"monitoring", PRODUCTION},
@@ -162,6 +165,20 @@ def test_values_become_the_settings_that_they_mean(objects: dict[str, str]) -> N
     all_of_it = environment(objects["the manager with all"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
     assert "manager" not in all_of_it, "it has a token of its own"
     assert environment(objects["PostgreSQL"], "Deployment")["BLOCKLIST_ADMIN_TOKEN_FILE"] == ""
+
+
+def test_a_url_in_a_file_takes_the_place_of_that_of_the_image(objects: dict[str, str], rendering: Helm) -> None:
+    mounted = environment(objects["a mounted URL"], "Deployment")
+    assert mounted["BLOCKLIST_DATABASE_URL_FILE"] == "/etc/blocklist/database/url"
+    volumes = pod_spec(objects["a mounted URL"], "Deployment")["volumes"]
+    secret = {"secretName": "db", "defaultMode": 0o440, "items": [{"key": "url", "path": "url"}]}
+    assert {"name": "database", "secret": secret} in volumes
+    given = environment(objects["a URL of Vault"], "Deployment")
+    assert given["BLOCKLIST_DATABASE_URL_FILE"] == "/vault/secrets/database"
+    assert mounted["BLOCKLIST_DATABASE_URL"] == given["BLOCKLIST_DATABASE_URL"] == ""
+    assert "BLOCKLIST_DATABASE_URL_FILE" not in environment(objects["PostgreSQL"], "Deployment")
+    with pytest.raises(HelmError, match="give secretName or file, not both"):
+        rendering.render("database.file=/a", *POSTGRESQL)
 
 
 def test_the_path_of_the_ingress_is_that_of_the_service(objects: dict[str, str], rendering: Helm) -> None:
@@ -304,6 +321,7 @@ def test_a_large_number_is_not_rounded(rendering: Helm) -> None:
         ("kubernetesManager.taint=a b", "taint"),
         ("kubernetesManager.evict=true", "evict"),
         ("service.port=http", "port"),
+        ("database.file=vault/url", "file"),
         ("service.ipFamilyPolicy=Both", "ipFamilyPolicy"),
         ("ingress.enabled=yes", "enabled"),
         ("ingress.enabled=true", "ingress.host"),

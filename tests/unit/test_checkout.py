@@ -164,7 +164,7 @@ def test_the_schema_has_every_setting_of_the_service() -> None:
     """Except for those that have a value of their own. After a new setting: add it to values.schema.json."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     found = schema["properties"]["settings"]["properties"]
-    own = {"HOST", "PORT", "AUTH", "DATABASE_URL", "ADMIN_TOKEN_FILE", "TLS_CERT", "TLS_KEY"}
+    own = {"HOST", "PORT", "AUTH", "DATABASE_URL", "DATABASE_URL_FILE", "ADMIN_TOKEN_FILE", "TLS_CERT", "TLS_KEY"}
     own |= {"SERVICE_ACCOUNT_AUDIENCE", "SERVICE_ACCOUNT_ROLES"}
     assert set(found) == {name.upper() for name in Settings.model_fields} - own
 

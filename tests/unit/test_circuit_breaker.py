@@ -158,7 +158,7 @@ def test_clients_get_the_reason(error: Exception, word: str) -> None:
 
 def test_an_operation_on_postgresql_that_fails_opens_the_breaker() -> None:
     async def ask() -> None:
-        store = PostgresStore(f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
+        store = PostgresStore(lambda: f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
         with pytest.raises(UnavailableError):
             await store.tail(0)
         assert store.breaker.is_open

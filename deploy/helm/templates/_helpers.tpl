@@ -110,6 +110,11 @@ tolerations:
 {{- join "," $rules }}
 {{- end }}
 
+{{/* Empty with SQLite. */}}
+{{- define "blocklist.postgresql" -}}
+{{- or .Values.database.secretName .Values.database.file }}
+{{- end }}
+
 {{/* Empty at the root of the host. */}}
 {{- define "blocklist.root-path" -}}
 {{- if .Values.ingress.enabled }}
@@ -121,7 +126,11 @@ tolerations:
 {{- define "blocklist.environment" -}}
 env:
   {{- with .Values.database }}
-  {{- if .secretName }}
+  {{- if or .file (and .secretName .asFile) }}
+  # The image has one of its own.
+  - {name: BLOCKLIST_DATABASE_URL, value: ""}
+  - {name: BLOCKLIST_DATABASE_URL_FILE, value: {{ .file | default "/etc/blocklist/database/url" | quote }}}
+  {{- else if .secretName }}
   - name: BLOCKLIST_DATABASE_URL
     valueFrom:
       secretKeyRef: {name: {{ .secretName | quote }}, key: {{ .key | quote }}}
@@ -130,7 +139,7 @@ env:
   {{- if .Values.adminToken.secretName }}
   - {name: BLOCKLIST_ADMIN_TOKEN_FILE, value: /etc/blocklist/admin/token}
   - {name: BLOCKLIST_TOKEN_FILE, value: /etc/blocklist/admin/token}
-  {{- else if .Values.database.secretName }}
+  {{- else if include "blocklist.postgresql" . }}
   - {name: BLOCKLIST_ADMIN_TOKEN_FILE, value: ""}
   {{- end }}
   {{- if .Values.serviceAccountTokens.enabled }}
@@ -172,8 +181,11 @@ envFrom:
 {{- end }}
 volumeMounts:
   - {name: tmp, mountPath: /tmp}
-  {{- if not .Values.database.secretName }}
+  {{- if not (include "blocklist.postgresql" .) }}
   - {name: data, mountPath: /data}
+  {{- end }}
+  {{- if and .Values.database.secretName .Values.database.asFile }}
+  - {name: database, mountPath: /etc/blocklist/database, readOnly: true}
   {{- end }}
   {{- if .Values.adminToken.secretName }}
   - {name: admin, mountPath: /etc/blocklist/admin, readOnly: true}
