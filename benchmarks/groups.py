@@ -27,6 +27,8 @@ LONG = {
     "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, start, memory; Spark jobs.",
     "detection-speed": "Throughput of reading event logs.",
     "detection": "Precision and recall of the detection.",
+    "detection-endings": "Ten hosts that end applications, twenty jobs with bugs of their own: who is blamed.",
+    "detection-follow": "From events of 200 running applications to the verdict, and memory; MINUTES=1440: a day.",
     "recordings": "What the detection finds in recordings that others made; RECORDINGS names their folder.",
     "detection-quality": "Thousands of synthetic runs: kinds of faults found, and healthy hosts blamed.",
 }

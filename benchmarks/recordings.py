@@ -93,7 +93,7 @@ def job_log_tasks(path: Path) -> pa.Table:
                 "application": name,
                 "stage": int(it["STAGE_ID"]),
                 "partition": partitions[it["STAGE_ID"]],
-                "host": it["HOST"],
+                "host": it["HOST"].lower(),  # as proposals have it
                 "start": int(it["START_TIME"]),
                 "end": int(it["FINISH_TIME"]),
                 "bytes": _number(it, "INPUT_BYTES"),
@@ -153,7 +153,7 @@ def run() -> list[Row]:
         _found(name, table, {_SLOW_RANK} if name == "trace-AR.parquet" else set()) for name, table in training.items()
     ]
     for number, cluster in enumerate(_clusters(logs)):
-        table, hosts = pa.concat_tables(cluster), sorted(cluster[0]["host"].unique().to_pylist())
+        table, hosts = pa.concat_tables(cluster), sorted(set(cluster[0]["host"].to_pylist()))
         name = f"{len(cluster)} applications on cluster {number + 1}"
         rows.append(_found(name, table, set()))
         for factor in FACTORS:

@@ -1,4 +1,4 @@
-"""Twelve healthy runs and twenty with one faulty host; all random choices come from the seed."""
+"""Healthy runs and runs with one faulty host, three of each kind; all random choices come from the seed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Final
 
+from benchmarks.harness import unless_quick
+
 HOSTS: Final = tuple(f"127.0.0.{number}" for number in range(2, 8))
 KINDS: Final = ("sort", "join", "aggregate", "iterate")
 APPLICATIONS: Final = 3
 
-HEALTHY: Final = {"uniform": 2, "skew": 2, "mixed": 2, "cache": 2, "exceptions": 2, "few": 2}
-"""Number of runs by scenario: the shape of the data, or a problem that is not the host's fault."""
+RUNS_EACH: Final = 3
+"""Number of runs of each kind."""
+HEALTHY: Final = ("uniform", "skew", "mixed", "cache", "exceptions", "few")
+"""The shape of the data, or a problem that is not the host's fault."""
+FAULTY: Final = ("both-ways", "failing", "paused", "half", "disk", "killed", "network")
+"""Faults, see faults.describe; the shape of their data is random."""
+SHORT: Final = 7
+"""Number of runs that `--quick` makes: four with a fault, in half an hour."""
+TASKS: Final = 8 * len(HOSTS)
+"""Minimum number of tasks of a stage."""
 
-FAULTY: Final = {"both-ways": 4, "failing": 4, "paused": 4, "half": 2, "disk": 2, "killed": 2, "network": 2}
-"""Number of runs by fault (see faults.describe); the shape of their data is random."""
-
-FIRST_SEED: Final = 101
+FIRST_SEED: Final = 201
 """Of the runs. Rules were tuned on those before."""
 
 _SHAPES: Final = ("uniform", "uniform", "skew", "mixed")
@@ -53,15 +60,9 @@ class Run:
 
 def runs() -> list[Run]:
     """Return all runs, healthy and faulty in turn, so that the first dozen has both."""
-    healthy = _in_turn(HEALTHY)
-    faulty = _in_turn(FAULTY)
-    names = [name for name in chain.from_iterable(zip_longest(faulty, healthy)) if name is not None]
-    return [_run(seed, scenario) for seed, scenario in enumerate(names, start=FIRST_SEED)]
-
-
-def _in_turn(counts: dict[str, int]) -> list[str]:
-    rounds = zip_longest(*([name] * count for name, count in counts.items()))
-    return [name for name in chain.from_iterable(rounds) if name is not None]
+    in_turn = chain.from_iterable(zip_longest(FAULTY * RUNS_EACH, HEALTHY * RUNS_EACH))
+    names = [name for name in in_turn if name is not None]
+    return [_run(seed, scenario) for seed, scenario in enumerate(names[: unless_quick(None, SHORT)], start=FIRST_SEED)]
 
 
 def _run(seed: int, scenario: str) -> Run:
@@ -79,14 +80,14 @@ def _run(seed: int, scenario: str) -> Run:
 
 
 def _application(draw: random.Random, kind: str, shape: str, trouble: str | None = None) -> Application:
-    count = draw.randint(3, 5) if shape == "few" else draw.randint(18, 24)
+    count = draw.randint(3, 5) if shape == "few" else draw.randint(TASKS, TASKS + 8)
     if shape == "cache" and kind == "iterate":
         trouble = "half-cached"
     return Application(
         kind=kind,
         files=tuple(_records(draw, shape, count)),
         work=draw.randint(30, 60),
-        reducers=count if shape == "few" else draw.randint(18, 24),
+        reducers=count if shape == "few" else draw.randint(TASKS, TASKS + 8),
         hot=draw.uniform(0.2, 0.4) if shape == "skew" else 0.0,
         trouble=trouble,
     )

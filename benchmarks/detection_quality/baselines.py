@@ -36,5 +36,7 @@ def robust_outliers(applications: Sequence[Sequence[SimulatedTask]]) -> frozense
             if task.failure is None:
                 times[task.host].append(task.ended - task.launched)
     means = {host: log(sum(values) / len(values)) for host, values in times.items()}
+    if not means:
+        return frozenset()
     middle, spread = median(means.values()), max(0.001, scale(list(means.values())))
     return frozenset(host for host, mean in means.items() if (mean - middle) / spread > Z_LIMIT)

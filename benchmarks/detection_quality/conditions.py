@@ -22,13 +22,17 @@ class Moment(NamedTuple):
 
 
 class TaskFailure(NamedTuple):
-    """How a task fails. `lost`: the executor is gone with it. `served_by`: the host that did not serve."""
+    """How a task fails. `lost`: the executor is gone with it. `served_by`: the host that did not serve.
+
+    `at_once`: within a second, whatever the task was to do.
+    """
 
     outcome: str
     error: str | None
     message: str
     lost: bool = False
     served_by: int | None = None
+    at_once: bool = False
 
 
 def _one(_: Moment) -> float:
@@ -50,7 +54,8 @@ class Conditions:
     `compute`, `wait` and `write` multiply the task's work, its fetch wait and its shuffle write time. `joins`: when a
     host joins an application, as a share of its usual duration. `past`: number of applications before the fault.
     `groups`: the group of hosts by an operator's labels. `gap_ms`: usual time between two applications. `clock`: how
-    far the clock of an application's driver is ahead, in ms.
+    far the clock of an application's driver is ahead, in ms. `ends`: whether a task that fails four times ends its
+    application, as in Spark; otherwise the hosts where it failed are avoided.
     """
 
     faulty: frozenset[int] = frozenset()
@@ -65,3 +70,4 @@ class Conditions:
     groups: Mapping[int, str] = field(default_factory=dict)
     clock: Callable[[int], float] = lambda _application: 0.0
     gap_ms: float = 1_200_000
+    ends: bool = False

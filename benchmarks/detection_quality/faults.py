@@ -92,6 +92,12 @@ def _no_gpu(dice: random.Random, hosts: int) -> Conditions:
     )
 
 
+def _ends(dice: random.Random, hosts: int) -> Conditions:
+    """Each task fails there within a second, so the host takes more and more of them."""
+    faulty, failure = dice.randrange(hosts), dice.choice((_NO_GPU, _MEMORY))._replace(at_once=True)
+    return Conditions(faulty=frozenset({faulty}), ends=True, failure=lambda it: failure if it.host == faulty else None)
+
+
 def _fetch(dice: random.Random, hosts: int) -> Conditions:
     faulty, share = dice.randrange(hosts), dice.uniform(0.02, 0.05)
     failure = TaskFailure("FetchFailed", None, "Failed to connect", served_by=faulty)
@@ -126,6 +132,7 @@ FAULTS: Final[dict[str, Draw]] = {
     "bad memory: tasks fail there": _failing([_MEMORY], 0.1, 0.3),
     "native out of memory: executors are lost": _failing([_OUT_OF_MEMORY], 0.05, 0.15),
     "no GPU": _no_gpu,
+    "no GPU, and applications end by it": _ends,
     "disk full or broken": _failing([_FULL, _IO], 0.2, 0.5, writes=True),
     "fetch failures": _fetch,
     "two hosts, 2 to 3 times slower": _two,

@@ -101,6 +101,18 @@ def _bug(dice: random.Random, _hosts: int) -> Conditions:
     )
 
 
+def _ends_everywhere(dice: random.Random, _hosts: int) -> Conditions:
+    """A bug that ends each application; it may need some input, which other partitions do not have."""
+    share, bug = dice.choice((1.0, 0.9, 0.6)), _BUG._replace(at_once=dice.random() < 0.7)
+    return Conditions(ends=True, failure=lambda it: bug if it.dice.random() < share else None)
+
+
+def _ends_on_partitions(dice: random.Random, _hosts: int) -> Conditions:
+    """One or two bad partitions that end each application, on whichever host they run."""
+    partitions, bug = frozenset(dice.sample(range(12), dice.randint(1, 2))), _BUG._replace(at_once=dice.random() < 0.7)
+    return Conditions(ends=True, failure=lambda it: bug if it.partition in partitions else None)
+
+
 def _bad_partition(dice: random.Random, _hosts: int) -> Conditions:
     """A few partitions that fail twice in three attempts, on whichever host, and take long."""
     partitions = frozenset(dice.sample(range(12), 2))
@@ -163,6 +175,8 @@ IRREGULARITIES: Final[dict[str, Draw]] = {
     "executors lost everywhere": _preempted,
     "an application that fails at random": _bug,
     "bad partitions": _bad_partition,
+    "a bug that ends applications": _ends_everywhere,
+    "bad partitions that end applications": _ends_on_partitions,
     "load by time of day": _time_of_day,
     "clocks of the drivers differ": _clocks,
     "half-full cache": _half_cached,

@@ -29,7 +29,7 @@ APPLICATIONS: Final = 5
 START: Final = 1_789_948_800_000
 """Unix ms at which each run starts: midnight UTC."""
 MAX_ATTEMPTS: Final = 4
-"""Failures of one task after which the others avoid the hosts where it failed, as Spark does with exclusion."""
+"""Failures of one task that end its application, or with exclusion, that make it avoid the hosts where it failed."""
 
 
 class SimulatedTask(NamedTuple):
@@ -106,6 +106,8 @@ class _Cluster:
         for place, stage in enumerate(stages):
             ran, self._now, joined = application.run(place, stage, self._now, joined)
             tasks += ran
+            if application.ended:
+                break
         return tasks
 
     def _stage(self, *, first: bool) -> StageModel:
@@ -114,6 +116,8 @@ class _Cluster:
 
 class _Application:
     def __init__(self, number: int, conditions: Conditions, bias: Sequence[float], dice: random.Random) -> None:
+        self.ended = False
+        """Whether a task has failed too often."""
         self._number = number
         self._conditions = conditions
         self._dice = dice
@@ -141,14 +145,17 @@ class _Application:
         failed: dict[int, list[int]] = {}
         tasks: list[SimulatedTask] = []
         end = now
-        while pending:
+        while pending and not self.ended:
             at, host, slot = heapq.heappop(slots)
             partition = pending.popleft()
             task = self._task(place, stage, host, partition, at, failed.get(partition, ()))
             tasks.append(task)
             if task.failure is not None:
-                failed.setdefault(partition, []).append(host)
-                pending.append(partition)
+                failures = failed.setdefault(partition, [])
+                failures.append(host)
+                self.ended = self._conditions.ends and len(failures) == MAX_ATTEMPTS
+                again = pending.appendleft if self._conditions.ends else pending.append
+                again(partition)
             ended = task.ended - self._ahead
             end = max(end, ended)
             heapq.heappush(slots, (ended, host, slot))
@@ -158,13 +165,14 @@ class _Application:
         self, place: int, stage: StageModel, host: int, partition: int, at: float, failed: Sequence[int]
     ) -> SimulatedTask:
         moment = Moment(self._number, host, at, stage, partition, self._dice)
-        failure = self._conditions.failure(moment) if len(failed) < MAX_ATTEMPTS - 1 and host not in failed else None
+        may_fail = self._conditions.ends or (len(failed) < MAX_ATTEMPTS - 1 and host not in failed)
+        failure = self._conditions.failure(moment) if may_fail else None
         task = self._successful(place, moment)
         self._ended[task.executor] += 1
         if failure is None:
             return task
         self._lives[host] += failure.lost
-        ran = task.run * self._dice.uniform(0.05, 0.9)
+        ran = self._dice.uniform(500, 1000) if failure.at_once else task.run * self._dice.uniform(0.05, 0.9)
         return task._replace(ended=self._end(moment, ran), failure=failure)
 
     def _end(self, moment: Moment, ran: float) -> int:

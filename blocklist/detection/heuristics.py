@@ -190,7 +190,7 @@ def judge(
         limit_text += " that the service's inventory or logs of two file owners name"
     effective = [verdict for verdict in verdicts if not is_stale(verdict)]
     left_open = {
-        verdict.host: f"Node {verdict.host} is not blocked ({verdict.cause}): {limit_text}."
+        verdict.host: f"Node {verdict.host} is not blocked ({_evidence(verdict.findings)}): {limit_text}."
         for verdict in effective[max_blocks:]
     }
     return Judgement(
@@ -381,7 +381,7 @@ def _verdict(host: str, anomalies: Sequence[NodeFinding], rules: Rules) -> NodeV
         host=host,
         severity=severity,
         action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED,
-        cause=_cause(anomalies),
+        cause=_cause(anomalies, rules),
         first_evidence=min(anomaly.first_evidence for anomaly in anomalies),
         last_evidence=last_evidence,
         end=last_evidence + rules.block_ms,
@@ -392,10 +392,23 @@ def _verdict(host: str, anomalies: Sequence[NodeFinding], rules: Rules) -> NodeV
     )
 
 
-def _cause(anomalies: Sequence[NodeFinding]) -> str:
-    """All sentences, as far as they fit. Not a comma: a merge splits causes at commas."""
-    text = "; ".join(anomaly.sentence for anomaly in anomalies)
-    return text if len(text) <= MAX_CAUSE_LENGTH else f"{text[: MAX_CAUSE_LENGTH - 1]}…"
+def _cause(anomalies: Sequence[NodeFinding], rules: Rules) -> str:
+    """The evidence, as far as it fits, and what would end the block. Not a comma: a merge splits causes at commas."""
+    end = f"; {_early_end(rules)}"
+    evidence, room = _evidence(anomalies), MAX_CAUSE_LENGTH - len(end)
+    return f"{evidence if len(evidence) <= room else f'{evidence[: room - 1]}…'}{end}"
+
+
+def _evidence(anomalies: Sequence[NodeFinding]) -> str:
+    return "; ".join(anomaly.sentence for anomaly in anomalies)
+
+
+def _early_end(rules: Rules) -> str:
+    """What ends the block before its end, as proposals.release has it."""
+    count, minutes = rules.min_applications, rules.min_span_ms // 60_000
+    span = f" over {minutes} minutes" if minutes else ""
+    found = f"1 application{span} finds" if count == 1 else f"{count} applications{span} find"
+    return f"ends early once {found} it as good as its peers"
 
 
 def _without_repetition(hurt: Iterable[HurtApplication]) -> tuple[HurtApplication, ...]:

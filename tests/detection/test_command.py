@@ -29,6 +29,7 @@ CAUSE = re.compile(
     r"2\.[0-9]x slower than its peers in [0-9]+ of [0-9]+ stages of [23] applications"
     r" \(95 %: [12]\.[0-9]x to [23]\.[0-9]x\) since 20[0-9-]+ [0-9:]+ \(app-0\);"
     r" [0-9.]+ core-hours lost \([0-9.]+ of app-[0-2]( \+ [0-9.]+ of app-[0-2])+\)"
+    r"; ends early once 2 applications over 6 minutes find it as good as its peers"
 )
 
 

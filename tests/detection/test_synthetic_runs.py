@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.detection_quality.event_log import write_event_logs
 from benchmarks.detection_quality.facts import host_name
-from benchmarks.detection_quality.outcomes import run_evidence, summaries
-from benchmarks.detection_quality.runs import draw_run
+from benchmarks.detection_quality.outcomes import OURS, evaluate, run_evidence, summaries
+from benchmarks.detection_quality.runs import MAX_ATTEMPTS, draw_run
 from blocklist.detection.heuristics import Rules, judge
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.node_summary import NodeSummary, summarize
@@ -27,7 +28,9 @@ def without_names(node: NodeSummary) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["disk writes slowly", "bad memory: tasks fail there"])
+@pytest.mark.parametrize(
+    "kind", ["disk writes slowly", "bad memory: tasks fail there", "no GPU, and applications end by it"]
+)
 def test_both_find_the_same(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     run = draw_run(kind, 1)
     count = len(run.applications)
@@ -52,3 +55,17 @@ def test_both_find_the_same(spark: SparkSession, tmp_path: Path, kind: str) -> N
     faulty = {host_name(run, host) for host in run.conditions.faulty}
     for nodes in (found, direct):
         assert {verdict.host for verdict in judge(nodes, Rules()).verdicts} == faulty
+
+
+def test_a_host_that_ends_applications_is_named_after_the_second_one() -> None:
+    """In ten of ten clusters; a bug of the application that ends it, or a bad partition, blames nobody in 20 jobs."""
+    hosts = [draw_run("no GPU, and applications end by it", seed) for seed in range(10)]
+    kinds = ("a bug that ends applications", "bad partitions that end applications")
+    bugs = [draw_run(kind, seed) for kind in kinds for seed in range(10)]
+    ours = [evaluate(evidence)[OURS] for evidence in run_evidence([*hosts, *bugs])]
+    assert [it.found_after(2) for it in ours[:10]] == [True] * 10
+    assert [it.false_blames for it in ours] == [0] * 30
+    failures = [Counter((it.stage, it.partition) for it in run.applications[0] if it.failure) for run in hosts + bugs]
+    ended = [max(counts.values()) == MAX_ATTEMPTS for counts in failures]
+    assert ended[10:] == [True] * 20
+    assert sum(ended[:10]) >= 8, "the others were saved by chance: another host took the task"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from benchmarks.detection import baselines, outcomes, scenarios, tables
 from benchmarks.detection.outcomes import LabelledRun, Outcome
+from benchmarks.harness import QUICK
 
 
 def outcome(faulty: str | None, *blamed: set[str]) -> Outcome:
@@ -69,6 +71,19 @@ def test_the_z_score_excludes_the_host_itself(tmp_path: Path) -> None:
 def test_runs_are_reproducible() -> None:
     runs = scenarios.runs()
     assert runs == scenarios.runs()
-    assert sum(run.faulty is None for run in runs) == 12
-    assert sum(run.faulty is not None for run in runs) == 20
+    kinds = Counter(run.scenario for run in runs)
+    assert kinds == dict.fromkeys((*scenarios.FAULTY, *scenarios.HEALTHY), 3)
+    assert all((run.faulty is None) == (run.scenario in scenarios.HEALTHY) for run in runs)
     assert all(len(run.applications) == 3 for run in runs)
+
+
+def test_stages_have_eight_tasks_for_each_host() -> None:
+    """But for the runs that are about few tasks."""
+    applications = [it for run in scenarios.runs() if run.scenario != "few" for it in run.applications]
+    assert min(len(it.files) for it in applications) >= 8 * len(scenarios.HOSTS)
+    assert min(it.reducers for it in applications) >= 8 * len(scenarios.HOSTS)
+
+
+def test_a_quick_run_has_faults_and_healthy_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(QUICK, "1")
+    assert [run.faulty is None for run in scenarios.runs()] == [False, True] * 3 + [False]

@@ -92,6 +92,9 @@ def failing(kind: FailureClass, stages: int, applications: int = 2, all_stages: 
     return among_healthy(failures={kind: failures})
 
 
+EARLY_END = "; ends early once 2 applications over 6 minutes find it as good as its peers"
+
+
 def blamed_hosts(nodes: list[NodeSummary], rules: Rules = RULES) -> list[str]:
     return [verdict.host for verdict in judge(nodes, rules).verdicts]
 
@@ -157,7 +160,10 @@ def test_a_verdict_says_since_when_and_which_applications_were_hurt() -> None:
     assert [(it.app, it.lost_ms) for it in verdict.hurt] == [(f"app-{number}", 36_000) for number in range(4, 9)]
     assert verdict.cause.endswith(
         " since 1970-01-01 00:40 (app-4); 0.05 core-hours lost (0.01 of app-4 + 0.01 of app-5 + 0.01 of app-6 + 2 more)"
+        + EARLY_END
     )
+    (strict,) = judge(histories([2.0] * 4), replace(RULES, min_applications=1, min_span_ms=0, canary=True)).verdicts
+    assert strict.cause.endswith("; ends early once 1 application finds it as good as its peers")
 
 
 def failed_in(app: str, failure: FailureClass, first: int, lost_ms: int) -> ApplicationFailures:
@@ -251,7 +257,7 @@ def test_failures_that_concentrate_on_one_node_are_charged_to_it(kind: FailureCl
     many, few = ("12 tasks", 2) if kind in COUNTED_BY_TASK else ("6 stages", 1)
     if kind in COUNTED_BY_PARTITION:
         many, few = "12 partitions", 2
-    assert verdict.cause == f"{kind} in {many} of 2 applications and in {few} on all other nodes together"
+    assert verdict.cause == f"{kind} in {many} of 2 applications and in {few} on all other nodes together{EARLY_END}"
     assert "," not in verdict.cause, "a merge would part it"
     assert (verdict.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS) is disk
 
