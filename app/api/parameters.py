@@ -190,7 +190,7 @@ async def _page(
         str | None,
         Query(
             description="Only what follows this: `next` of a page. Of nodes and claims any node id, of changes any"
-            " revision.",
+            " revision, of the audit log any id.",
             json_schema_extra=dict(ID_SCHEMA),
         ),
     ] = None,
