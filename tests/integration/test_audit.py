@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from app import audit
 from app.audit import MAX_NAMED, WINDOW_MS, AuditLog
 from app.main import unix_millis
-from app.settings import Settings, read_settings
+from app.settings import SECRETS, Settings, read_settings
 from app.store.audit import AuditFilter, Origin
 from app.store.database import make_blocking_engine, make_store, migrate
 from app.store.tables import KEPT_MS, forget_old
@@ -196,6 +196,7 @@ def test_no_secret_of_a_setting_is_recorded() -> None:
     values = read_settings(environ).recorded
     assert values["database_url"] == "postgresql://db:5432/list"
     assert "hunter2" not in json.dumps(values)
+    assert not any(Settings.model_fields[name].repr for name in SECRETS)
     secret = {"password", "secret", "token", "credential"}
     for name, field in Settings.model_fields.items():
         assert not field.repr or secret.isdisjoint(name.split("_")) or name.endswith(("_file", "_per_token")), name

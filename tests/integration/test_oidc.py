@@ -419,3 +419,25 @@ def test_groups_have_roles_and_owners(tmp_path: Path, databases: Databases, issu
             with secured.client() as browser:
                 refused = browser.get("/page/block", headers=session)
                 assert (refused.status_code, "alertmanager/*" in refused.text) == (403, True)
+
+
+def test_the_first_use_of_one_that_may_block_is_in_the_audit_log(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    name = f"auditee-{time.time_ns()}"
+    for roles in ("operator", "listener"):
+        token = issuer.sign(preferred_username=name, sub=name, roles=roles)
+        for _ in range(3):
+            assert get(secured, token).status_code == 200
+    assert get(secured, issuer.sign(exp=int(time.time()) - 31)).status_code == 401
+    with secured.client(secured.admin) as admin:
+
+        def recorded(kind: str) -> list[dict[str, object]]:
+            found: list[dict[str, object]] = admin.get("/audit", params={"kind": kind}).json()["records"]
+            return found
+
+        wait_until(lambda: any(it["principal"] == name for it in recorded("login")))
+        wait_until(lambda: any("expired" in str(it["details"]) for it in recorded("login-failed")))
+        (login,) = [it for it in recorded("login") if it["principal"] == name]
+        assert login["way"] == "api"
+        assert isinstance(login["details"], dict)
+        assert (login["details"]["role"], login["details"]["subject"]) == ("operator", name)
+        assert token not in str(recorded("login-failed"))
