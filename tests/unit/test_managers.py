@@ -28,7 +28,7 @@ from blocklist.managers.plan import (
 )
 from blocklist.managers.reconcile import registration_of
 from blocklist.managers.slurm import SlurmManager, SlurmNode
-from blocklist.model.listener import Report
+from blocklist.model.listener import Mode, Report
 from blocklist.model.reported_node import NodeFacts, make_label_value, make_reported_node, report_nodes
 from blocklist.model.selector import check_label_value
 from blocklist.wire.body import dump_json
@@ -76,6 +76,18 @@ def test_a_manager_reports_its_cluster() -> None:
         assert registration_of(args, args.id).cluster == cluster
     with pytest.raises(SystemExit):
         build_parser("blocklist manager", ["slurm"]).parse_args(["slurm", "--cluster", "two words"])
+
+
+def test_a_manager_may_be_started_to_observe_but_not_once() -> None:
+    for words, mode in ((["slurm"], Mode.APPLY), (["slurm", "--observe"], Mode.OBSERVE)):
+        assert registration_of(build_parser("blocklist manager", words).parse_args(words), "c1").mode is mode
+    with pytest.raises(SystemExit):
+        build_parser("blocklist manager", ["slurm"]).parse_args(["slurm", "--observe", "--once"])
+
+
+def test_the_taint_may_have_the_prefix_that_the_cluster_autoscaler_leaves_out() -> None:
+    words = ["kubernetes", "--taint", "status-taint.cluster-autoscaler.kubernetes.io/blocklist"]
+    assert build_parser("blocklist manager", words).parse_args(words).taint == words[2]
 
 
 @pytest.mark.parametrize(
