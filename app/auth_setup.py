@@ -16,13 +16,14 @@ from app.auth.authenticator import (
     read_admin_token_file,
 )
 from app.net.addresses import is_loopback
-from app.settings import Settings, SettingsError
+from app.settings import OidcIssuer, Settings, SettingsError
 from app.store.database import database_exists, has_valid_token
 from app.store.tokens import TokenStore
 from blocklist.model.claims import ROLES_BY_NAME, Grants
 
 if TYPE_CHECKING:
     from app.auth.oidc import JwtVerifiers, OidcVerifier
+    from app.auth.signin import SignIn
 
 log = structlog.get_logger(__name__)
 
@@ -56,18 +57,32 @@ def make_jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifi
 def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
     from app.auth import oidc  # noqa: PLC0415
 
-    issuer = settings.oidc_issuer
-    if not issuer:
-        return {}
     grants = Grants.parse(settings.oidc_roles)
-    claims = oidc.OidcConfig(
-        issuer=issuer,
-        audience=settings.oidc_audience,
-        roles_claim=settings.oidc_roles_claim,
-        grants=grants if grants.rules else ROLES_BY_NAME,
-        name_claim=settings.oidc_name_claim,
+
+    def verifier(issuer: OidcIssuer) -> OidcVerifier:
+        rules = oidc.OidcConfig(
+            issuer=issuer.url,
+            audiences=issuer.audiences,
+            roles_claim=settings.oidc_roles_claim,
+            grants=grants if grants.rules else ROLES_BY_NAME,
+            name_claim=settings.oidc_name_claim,
+        )
+        return oidc.OidcVerifier(rules, lambda: oidc.discover_keys(issuer.url), clock)
+
+    return {issuer.url.rstrip("/"): verifier(issuer) for issuer in settings.oidc_issuers}
+
+
+def make_sign_in(settings: Settings, verifiers: JwtVerifiers | None) -> SignIn | None:
+    """Where people log in on the page; None if they cannot."""
+    issuers = [issuer for issuer in settings.oidc_issuers if issuer.client_id]
+    if verifiers is None or not issuers:
+        return None
+    from app.auth import signin  # noqa: PLC0415 - as above
+
+    configs = (signin.ClientConfig(it.url, it.client_id, it.client_secret, settings.oidc_scope) for it in issuers)
+    return signin.SignIn(
+        [signin.Provider(number, it, verifiers.of_issuer(it.issuer)) for number, it in enumerate(configs)]
     )
-    return {issuer.rstrip("/"): oidc.OidcVerifier(claims, lambda: oidc.discover_keys(issuer), clock)}
 
 
 def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
@@ -85,7 +100,7 @@ def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> 
         ) from None
     rules = oidc.ServiceAccountRules(
         issuer=issuer,
-        audience=settings.service_account_audience,
+        audiences=(settings.service_account_audience,),
         roles=Grants.of_accounts(settings.service_account_roles),
     )
     return {issuer.rstrip("/"): oidc.make_verifier(rules, own, _api_server_url(os.environ), clock)}
@@ -104,8 +119,14 @@ def _api_server_url(environ: Mapping[str, str]) -> str:
 
 def check_access(settings: Settings, now: int) -> None:
     """Raises SettingsError if anyone or no one would have access, at the time `now` (Unix ms). Changes nothing."""
-    if settings.oidc_issuer and not settings.oidc_audience:
-        raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: set the audience that the issuer's JWTs must have.")
+    for issuer in settings.oidc_issuers:
+        if not issuer.audiences:
+            raise SettingsError(
+                f"BLOCKLIST_OIDC_AUDIENCE: set the audience that the JWTs of {issuer.url} must have, or"
+                " BLOCKLIST_OIDC_CLIENT_ID."
+            )
+    if not settings.oidc_issuer and (settings.oidc_client_id or settings.oidc_command_client_id):
+        raise SettingsError("BLOCKLIST_OIDC_ISSUER: set the URL of the issuer at which people log in.")
     if bool(settings.service_account_audience) != bool(settings.service_account_roles):
         raise SettingsError(
             "Set both BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE and BLOCKLIST_SERVICE_ACCOUNT_ROLES, or neither."

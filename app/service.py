@@ -17,7 +17,7 @@ from fastapi import Request
 from app.alertmanager import AlertBlocker
 from app.audit import AuditLog
 from app.auth.sessions import Sessions
-from app.auth_setup import make_authenticator
+from app.auth_setup import make_authenticator, make_sign_in
 from app.engine.background import Compactor, EvidenceBlocker, TaskHealth, expire_blocks, on_changes, probe_database
 from app.engine.handler import BlocklistHandler, LimitGuard
 from app.engine.list_view import LastChanges, ListView, SelectedLists, TableView
@@ -179,7 +179,8 @@ class Service:
 
         # Who may do what, from where, and how many streams a client may have
         self.authenticator = make_authenticator(settings, store.tokens, clock)
-        self.sessions = Sessions(self.authenticator, store.tokens, clock)
+        sign_in = make_sign_in(settings, self.authenticator.jwt_verifier)
+        self.sessions = Sessions(self.authenticator, store.tokens, clock, sign_in)
         self.audit = AuditLog(store, clock, metrics.audit_lost.inc)
         self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
         self.stream_quota = StreamQuota(settings.max_waits_per_client)

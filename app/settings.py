@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import durationpy
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
@@ -30,6 +30,26 @@ _LOOPBACK: Final = "127.0.0.0/8,::1/128"
 _LONGEST_BLOCK: Final = timedelta(days=30)
 _ROOT_PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~-]+)+", re.ASCII)
 _MAX_ROOT_PATH: Final = 200
+
+
+def each_of(text: str) -> list[str]:
+    """What commas separate."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+class OidcIssuer(NamedTuple):
+    """An OpenID Connect issuer, and the service's clients there."""
+
+    url: str
+    audience: str
+    client_id: str
+    client_secret: str
+    command_client_id: str
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """The audiences of JWTs that are meant for this service."""
+        return tuple(dict.fromkeys(filter(None, (self.audience, self.client_id, self.command_client_id))))
 
 
 class SettingsError(Exception):
@@ -68,6 +88,8 @@ class Settings(BaseSettings):
     """Port to listen on; 0 chooses a free one."""
     root_path: str = ""
     """Path below which a proxy offers the service, as in `/tools/blocklist`; the proxy may strip it or keep it."""
+    public_url: str = ""
+    """URL at which browsers reach the service, for log-ins; by default that of the request."""
     auth: Literal["off", "tokens"] = "off"
     """`tokens`: every request needs a token. `off`: anyone may do anything; allowed on a loopback address only."""
     allowed_hosts: str = ""
@@ -77,9 +99,17 @@ class Settings(BaseSettings):
     trusted_proxies: str = ""
     """Comma-separated networks of the proxies whose `X-Forwarded-User` names the author."""
     oidc_issuer: str = ""
-    """URL of an OpenID Connect issuer whose JWTs are accepted as well."""
+    """URL of an OpenID Connect issuer whose JWTs are accepted as well; several are separated by commas."""
     oidc_audience: str = ""
-    """Audience that these JWTs must have."""
+    """Audience that these JWTs must have, one for all issuers or one for each; by default the ids of the clients."""
+    oidc_client_id: str = ""
+    """Id of the client at the issuer with which people log in on the page; one for all issuers or one for each."""
+    oidc_client_secret: Annotated[str, Field(repr=False)] = ""
+    """Secret of that client; one for all issuers or one for each. A public client has none."""
+    oidc_command_client_id: str = ""
+    """Id of the public client with which `blocklist login` works (device flow); one for all issuers or one for each."""
+    oidc_scope: Annotated[str, Field(min_length=1)] = "openid profile"
+    """What a log-in asks the issuer for; with Entra ID and others `openid profile offline_access`."""
     oidc_roles_claim: Annotated[str, Field(min_length=1)] = "roles"
     """Claim of these JWTs with the roles or groups; dots lead into nested objects, and may be in names as well."""
     oidc_roles: str = ""
@@ -320,8 +350,34 @@ class Settings(BaseSettings):
 
     @field_validator("oidc_issuer")
     @classmethod
-    def _issuer(cls, url: str) -> str:
-        return check_secure_url(url) if url else url
+    def _issuer(cls, urls: str) -> str:
+        issuers = [check_secure_url(url).rstrip("/") for url in each_of(urls)]
+        if len(set(issuers)) < len(issuers):
+            raise ValueError("an issuer is given twice")
+        return urls
+
+    @property
+    def oidc_issuers(self) -> list[OidcIssuer]:
+        """The issuers. Raises SettingsError if there is not one value of a setting for all of them, or for each."""
+        issuers = each_of(self.oidc_issuer)
+        names = ("oidc_audience", "oidc_client_id", "oidc_client_secret", "oidc_command_client_id")
+        values = [self._for_each_issuer(name, len(issuers)) for name in names]
+        return [OidcIssuer(*fields) for fields in zip(issuers, *values, strict=True)]
+
+    def _for_each_issuer(self, name: str, count: int) -> list[str]:
+        text = getattr(self, name)
+        given = [text] if count == 1 else each_of(text) or [""]
+        if count and len(given) not in (1, count):
+            raise SettingsError(
+                f"{PREFIX}{name.upper()}: give one value for all {count} issuers, or one for each, in their order;"
+                f" there are {len(given)}."
+            )
+        return given if len(given) == count else given * count
+
+    @field_validator("public_url")
+    @classmethod
+    def _public_url(cls, url: str) -> str:
+        return check_secure_url(url).rstrip("/") if url else url
 
     @field_validator("service_account_roles")
     @classmethod

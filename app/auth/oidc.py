@@ -139,8 +139,8 @@ class JwksCache:
             self._on_fetched()
 
 
-async def discover_keys(issuer: str) -> Keys:
-    """The keys that the issuer's discovery document names. Raises as `fetch_keys` does."""
+async def discover(issuer: str) -> dict[str, Any]:
+    """The issuer's discovery document. Raises as `fetch_keys` does."""
     discovery = await _get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     named = discovery.get("issuer")
     if not isinstance(named, str) or named.rstrip("/") != issuer.rstrip("/"):
@@ -148,7 +148,12 @@ async def discover_keys(issuer: str) -> Keys:
             f"the discovery document is that of the issuer {str(named)[:300]!a}: if this is the one that is meant, set"
             " BLOCKLIST_OIDC_ISSUER to it"
         )
-    return await fetch_keys(str(discovery.get("jwks_uri")))
+    return discovery
+
+
+async def discover_keys(issuer: str) -> Keys:
+    """The keys that the issuer's discovery document names. Raises as `fetch_keys` does."""
+    return await fetch_keys(str((await discover(issuer)).get("jwks_uri")))
 
 
 async def fetch_keys(url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> Keys:
@@ -221,7 +226,7 @@ class JwtRules(Protocol):
     def issuer(self) -> str: ...
 
     @property
-    def audience(self) -> str: ...
+    def audiences(self) -> tuple[str, ...]: ...
 
     def principal(self, claims: Mapping[str, Any]) -> Principal:
         """The principal of a valid JWT. Raises UnauthorizedError without a name, ForbiddenError without a role."""
@@ -232,7 +237,8 @@ class OidcConfig:
     """The rules of an OpenID Connect issuer: claims of its JWTs have the name, and roles or groups."""
 
     issuer: str
-    audience: str
+    audiences: tuple[str, ...]
+    """A JWT is for one of these."""
     roles_claim: str = "roles"
     grants: Grants = ROLES_BY_NAME
     name_claim: str = "preferred_username"
@@ -295,7 +301,7 @@ class OidcVerifier:
     """Verifies JWTs of one issuer, and caches their credentials until they expire or their key is withdrawn."""
 
     def __init__(self, rules: JwtRules, fetch_keys: Callable[[], Awaitable[Keys]], clock: Callable[[], int]) -> None:
-        self._rules = rules
+        self.rules = rules
         self._clock = clock
         self._keys = JwksCache(rules.issuer, fetch_keys, lambda: asyncio.get_running_loop().time(), self.drop_invalid)
         self._cached = CredentialCache[bytes, Credential]()
@@ -309,21 +315,28 @@ class OidcVerifier:
         """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if it gives no role."""
         if (cached := self.cached(text)) is not None:
             return cached
+        claims, key = await self._verified(text)
+        expires_at = (int(claims["exp"]) + LEEWAY_SECONDS) * 1000
+        credential = JwtCredential(self.rules.principal(claims), self._keys, key.id, expires_at)
+        self._cached.add(digest_of(text), credential)
+        return credential
+
+    async def claims(self, text: bytes) -> dict[str, Any]:
+        """The claims of a JWT, whatever role they give. Raises UnauthorizedError."""
+        return (await self._verified(text))[0]
+
+    async def _verified(self, text: bytes) -> tuple[dict[str, Any], PublicKey]:
         if len(text) > MAX_JWT_LENGTH:
             raise UnauthorizedError("The JWT is too long.", given=True)
         token = text.decode("latin-1")
         try:
             key = await self._keys.get(jwt.get_unverified_header(token).get("kid"))
-            claims = self._decode(token, key.jwk)
+            return self._decode(token, key.jwk), key
         except JwksError as error:
             raise UnauthorizedError(str(error), given=True) from None
         except (jwt.InvalidTokenError, jwt.InvalidKeyError) as error:
             # Not the library's own message, which may repeat parts of the token.
             raise UnauthorizedError(_SENTENCES.get(type(error), "The JWT is not valid."), given=True) from None
-        expires_at = (int(claims["exp"]) + LEEWAY_SECONDS) * 1000
-        credential = JwtCredential(self._rules.principal(claims), self._keys, key.id, expires_at)
-        self._cached.add(digest_of(text), credential)
-        return credential
 
     def has_key(self, key_id: str) -> bool:
         """Whether the issuer publishes this key, as far as is known; keys that are old are fetched again."""
@@ -353,8 +366,8 @@ class OidcVerifier:
             key,
             algorithms=list(ALGORITHMS),
             # With and without a final slash: issuers are not of one mind.
-            issuer=(self._rules.issuer.rstrip("/"), f"{self._rules.issuer.rstrip('/')}/"),
-            audience=self._rules.audience,
+            issuer=(self.rules.issuer.rstrip("/"), f"{self.rules.issuer.rstrip('/')}/"),
+            audience=self.rules.audiences,
             leeway=LEEWAY_SECONDS,
             options={"require": ["exp", "iss", "aud"]},
         )
@@ -413,7 +426,7 @@ class ServiceAccountRules:
     """The rules of the cluster's API server: the settings give each ServiceAccount its role."""
 
     issuer: str
-    audience: str
+    audiences: tuple[str, ...]
     roles: Grants
 
     def principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -479,6 +492,10 @@ class JwtVerifiers:
 
     def __init__(self, verifiers: Mapping[str, OidcVerifier]) -> None:
         self._verifiers = verifiers
+
+    def of_issuer(self, issuer: str) -> OidcVerifier:
+        """The verifier of an issuer that the settings name."""
+        return self._verifiers[issuer.rstrip("/")]
 
     def cached(self, text: bytes) -> Credential | None:
         """The credential of a JWT that was verified before and is still valid. Records a use."""

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
 from fastapi.responses import RedirectResponse
 
 from app.api.parameters import PUBLIC, note_failed_login, note_login, same_origin, session_address
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
-from app.auth.sessions import COOKIE
+from app.auth.sessions import COOKIE, LOGIN_SECONDS, Attempt
 from app.page import change, history, list, listeners, map, node, selection, shared, tokens  # noqa: A004 - modules
 from app.page.forms import HtmlRoute, read_form
 from app.page.shared import ReaderVisitor, Visitor, render_page
 from app.service import service_of
-from blocklist.model.errors import ForbiddenError, UnauthorizedError
+from blocklist.model.errors import ForbiddenError, UnauthorizedError, UnavailableError
 from blocklist.wire.audit import Way
+
+if TYPE_CHECKING:
+    from app.auth.signin import SignIn
 
 router: Final = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 for part in (list, change, node, listeners, history, map, selection, tokens, shared):
     router.routes.extend(part.router.routes)
 
+_ATTEMPT: Final = "blocklist_login"
+"""The cookie of a log-in that has begun."""
 _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 """A path on this service: it cannot contain another host or a line end."""
 
@@ -58,25 +64,104 @@ async def post_login(request: Request) -> Response:
     return response
 
 
+@router.get("/login/callback", dependencies=[PUBLIC])
+async def get_login_callback(request: Request) -> Response:
+    """The browser comes back from the issuer."""
+    sessions, next_path = service_of(request).sessions, "/"
+    try:
+        attempt = Attempt.parse(request.cookies.get(_ATTEMPT, ""))
+        next_path = _local_path(attempt.next_path)
+        provider = _sign_in(request).provider(attempt.issuer)
+        person = await provider.redeem(attempt, request.query_params, _redirect_uri(request))
+        cookie, session = await sessions.create_signed_in(person, session_address(request))
+    except (UnauthorizedError, ForbiddenError, UnavailableError) as error:
+        if not isinstance(error, UnavailableError):
+            note_failed_login(request, b"", error, Way.PAGE)
+        response = _form(request, next_path, error.detail, STATUS[type(error)])
+    else:
+        note_login(request, session, Way.PAGE)
+        response = _leave(request, next_path)
+        response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
+    response.delete_cookie(_ATTEMPT, path="/", httponly=True, samesite="lax")
+    return response
+
+
+@router.get("/login/{number}", dependencies=[PUBLIC])
+async def get_login_at_issuer(request: Request, number: Annotated[int, PathParameter(ge=0)]) -> Response:
+    """Send the browser to an issuer, the first one with 0."""
+    next_path = _local_path(request.query_params.get("next", "/"))
+    try:
+        attempt = Attempt.begin(number, next_path)
+        provider = _sign_in(request).provider(number)
+        response = RedirectResponse(
+            await provider.authorization_url(attempt, _redirect_uri(request)), HTTPStatus.SEE_OTHER
+        )
+    except (UnauthorizedError, UnavailableError) as error:
+        return _form(request, next_path, error.detail, STATUS[type(error)])
+    # Lax, as the browser comes back from another site.
+    response.set_cookie(
+        _ATTEMPT, attempt.cookie, LOGIN_SECONDS, path="/", httponly=True, samesite="lax", secure=_is_https(request)
+    )
+    return response
+
+
 @router.post("/logout")
 async def post_logout(request: Request, _: ReaderVisitor) -> Response:
-    """End the session."""
-    await service_of(request).sessions.end(request.cookies.get(COOKIE, ""))
-    response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
+    """End the session, and that at the issuer where it began."""
+    sessions = service_of(request).sessions
+    url = await sessions.end_signed_in(request.cookies.get(COOKIE, ""), f"{_public_url(request)}/login")
+    response = RedirectResponse("/login", HTTPStatus.SEE_OTHER) if url is None else _leave(request, url)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response
+
+
+def _sign_in(request: Request) -> SignIn:
+    """Raises UnauthorizedError if people log in with tokens only."""
+    sign_in = service_of(request).sessions.sign_in
+    if sign_in is None:
+        raise UnauthorizedError("This service has no issuer at which people log in: use a token.")
+    return sign_in
+
+
+def _leave(request: Request, url: str) -> Response:
+    """A page that leads on at once.
+
+    After a redirect from another site the browser would not send the cookie of the session, which is `strict`; and a
+    redirect that answers a form may not lead to another site (`form-action` of the Content-Security-Policy).
+    """
+    target = shared.root_path_of(request) + url if url.startswith("/") else url
+    return render_page(request, "leave.html.j2", Visitor(principal=ANONYMOUS), HTTPStatus.OK, url=url, target=target)
+
+
+def _public_url(request: Request) -> str:
+    """BLOCKLIST_PUBLIC_URL, else the URL of the request without its path; a trusted proxy names its scheme."""
+    service = service_of(request)
+    if service.settings.public_url:
+        return service.settings.public_url
+    scheme, peer = request.url.scheme, request.client.host if request.client is not None else ""
+    if request.headers.get("x-forwarded-proto") == "https" and peer in service.trusted_proxies:
+        scheme = "https"
+    return f"{scheme}://{request.headers.get('host', '')}{shared.root_path_of(request)}"
+
+
+def _redirect_uri(request: Request) -> str:
+    return f"{_public_url(request)}/login/callback"
 
 
 def _form(
     request: Request, next_path: str, error: str = "", status: HTTPStatus = HTTPStatus.OK, *, ended: bool = False
 ) -> Response:
     visitor = Visitor(principal=ANONYMOUS)
-    return render_page(request, "login.html.j2", visitor, status, next=next_path, error=error, ended=ended)
+    sign_in = service_of(request).sessions.sign_in
+    issuers = [] if sign_in is None else [provider.config.host for provider in sign_in.providers]
+    return render_page(
+        request, "login.html.j2", visitor, status, next=next_path, error=error, ended=ended, issuers=issuers
+    )
 
 
 def _is_https(request: Request) -> bool:
-    """Whether the browser uses HTTPS; behind a proxy with TLS only its Origin header shows that."""
-    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    """Whether the browser uses HTTPS; behind a proxy with TLS its Origin header, or `_public_url`, says so."""
+    return _public_url(request).startswith("https://") or request.headers.get("origin", "").startswith("https://")
 
 
 def _local_path(path: str) -> str:

@@ -229,9 +229,12 @@ sessions = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("principal", Text),
     Column("created_ms", BigInteger, nullable=False),
+    Column("sign_in", Text),
+    Column("confirmed_ms", BigInteger, nullable=False),
     comment="Sessions of the page. digest: SHA-256 of the cookie; csrf: secret of its forms; address: of the client;"
     " credential: id of its token, or of the key of its JWT; principal: whose it is, null if unknown;"
-    " owners: as of a token.",
+    " owners: as of a token; sign_in: what renews it at its issuer, encrypted with the cookie; confirmed_ms: when the"
+    " issuer was last asked.",
 )
 
 audit = Table(

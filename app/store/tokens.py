@@ -52,6 +52,10 @@ class StoredSession:
     end: int
     principal: str | None
     created_at: int
+    sign_in: str | None = None
+    """What renews the session at its issuer, encrypted; None for one that a token began."""
+    confirmed_at: int = 0
+    """When a replica last asked the issuer."""
 
 
 class TokenStore:
@@ -103,6 +107,14 @@ class TokenStore:
         Also removes the sessions that have ended.
         """
         return await self._write(lambda connection: _add_session(connection, session, limit))
+
+    async def claim_confirmation(self, digest: str, before: int, now: int) -> StoredSession | None:
+        """The session if nobody has asked its issuer since `before`; from then on somebody has, at `now` (Unix ms)."""
+        return await self._write(lambda connection: _claim_confirmation(connection, digest, before, now))
+
+    async def confirm_session(self, session: StoredSession) -> None:
+        """Store what the issuer has said of a session."""
+        await self._write(lambda connection: _confirm_session(connection, session))
 
     async def remove_session(self, digest: str) -> None:
         await self._write(lambda connection: connection.execute(delete(sessions).where(sessions.c.digest == digest)))
@@ -169,9 +181,28 @@ def _add_session(connection: Connection, session: StoredSession, limit: int) -> 
         "end_ms": session.end,
         "principal": session.principal,
         "created_ms": session.created_at,
+        "sign_in": session.sign_in,
+        "confirmed_ms": session.confirmed_at,
     }
     connection.execute(insert(sessions).values(row))
     return removed
+
+
+def _claim_confirmation(connection: Connection, digest: str, before: int, now: int) -> StoredSession | None:
+    due = sessions.c.digest == digest, sessions.c.sign_in.is_not(None), sessions.c.confirmed_ms <= before
+    if not connection.execute(update(sessions).where(*due).values(confirmed_ms=now)).rowcount:
+        return None
+    return _get_session(connection, digest)
+
+
+def _confirm_session(connection: Connection, session: StoredSession) -> None:
+    values = {
+        "name": session.name,
+        "role": session.role.value,
+        "owners": _dumped(session.owners),
+        "sign_in": session.sign_in,
+    }
+    connection.execute(update(sessions).where(sessions.c.digest == session.digest).values(values))
 
 
 def _remove_oldest(connection: Connection, principal: str, keep: int) -> set[str]:
@@ -201,6 +232,8 @@ def _session(row: Row[Any]) -> StoredSession:
         end=row.end_ms,
         principal=row.principal,
         created_at=row.created_ms,
+        sign_in=row.sign_in,
+        confirmed_at=row.confirmed_ms,
     )
 
 

@@ -286,7 +286,7 @@ class Bridge:
         self._busy = soon or self._evacuator.busy or bool(state.unreachable)
 
     def _rest(self, wanted: _List, state: ClusterState, mode: Mode) -> None:
-        """Flink is told of no block: report that, once those that it was told of have ended, and what would be done."""
+        """Flink gets no block: report that, once those that it has have ended, and what would be done."""
         observation = self._observe({}, state)
         self._evacuate({}, observation, {job_id: {} for job_id in state.jobs})
         self._jobs.update(state)

@@ -187,6 +187,8 @@ def _create_credentials() -> None:
         sa.Column("end_ms", sa.BigInteger, nullable=False),
         sa.Column("principal", sa.Text),
         sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("sign_in", sa.Text),
+        sa.Column("confirmed_ms", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_sessions"),
     )
 

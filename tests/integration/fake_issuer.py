@@ -1,14 +1,18 @@
-"""A small OpenID Connect issuer: its discovery document, its keys, and the JWTs that it signs."""
+"""A small OpenID Connect issuer: its discovery document, its keys, the JWTs that it signs, and log-ins."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 import ssl
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -36,16 +40,86 @@ class FakeIssuer:
         self.unavailable = False
         self.required_token: str | None = None
         self.key_requests = 0
+        # Log-ins. Whoever comes is this person, with these claims; `approved` answers the device flow.
+        self.person: dict[str, Any] = {}
+        self.id_token_claims: dict[str, Any] = {}
+        self.session_ended = False
+        self.gives_refresh_tokens = True
+        self.approved = True
+        self.revoked: list[str] = []
+        self.token_requests: list[dict[str, str]] = []
+        self._codes: dict[str, dict[str, str]] = {}
+        self.refresh_tokens: set[str] = set()
 
     def document(self, path: str, authorization: str | None) -> dict[str, Any] | None:
         if self.unavailable or (self.required_token and authorization != f"Bearer {self.required_token}"):
             return None
         if path == "/.well-known/openid-configuration":
-            return {"issuer": self.advertised_issuer, "jwks_uri": f"{self.url}/keys"}
+            endpoints = {
+                "authorization_endpoint": "/authorize",
+                "token_endpoint": "/token",
+                "device_authorization_endpoint": "/device",
+                "revocation_endpoint": "/revoke",
+                "end_session_endpoint": "/logout",
+            }
+            at = {name: f"{self.url}{path}" for name, path in endpoints.items()}
+            return {"issuer": self.advertised_issuer, "jwks_uri": f"{self.url}/keys", **at}
         if path in ("/keys", "/openid/v1/jwks"):
             self.key_requests += 1
             return {"keys": [_public(kid, key) for kid, key in self.keys.items()]}
         return None
+
+    def authorize(self, query: str) -> str:
+        """Where the browser is sent back; the person is logged in already."""
+        asked = dict(parse_qsl(query))
+        code = secrets.token_hex(8)
+        self._codes[code] = asked
+        answer = {"code": code, "state": asked["state"], "iss": self.url}
+        return f"{asked['redirect_uri']}?{urlencode(answer)}"
+
+    def tokens(self, body: str) -> tuple[int, dict[str, Any]]:
+        """The answer of the token endpoint: a code is good once, a refresh token is replaced."""
+        asked = dict(parse_qsl(body))
+        self.token_requests.append(asked)
+        match asked["grant_type"]:
+            case "authorization_code":
+                begun = self._codes.pop(asked["code"], None)
+                digest = hashlib.sha256(asked.get("code_verifier", "").encode()).digest()
+                challenge = urlsafe_b64encode(digest).rstrip(b"=").decode()
+                if begun is None or challenge != begun["code_challenge"]:
+                    return 400, {"error": "invalid_grant", "error_description": "Code not valid"}
+                return 200, self._granted(asked, begun["nonce"])
+            case "refresh_token":
+                if self.session_ended or asked["refresh_token"] not in self.refresh_tokens:
+                    return 400, {"error": "invalid_grant", "error_description": "Session not active"}
+                self.refresh_tokens.remove(asked["refresh_token"])
+                return 200, self._granted(asked, None)
+            case _:
+                return (200, self._granted(asked, None)) if self.approved else (400, {"error": "authorization_pending"})
+
+    def _granted(self, asked: dict[str, str], nonce: str | None) -> dict[str, Any]:
+        client = asked.get("client_id", "page")
+        id_token = {"aud": client, "exp": int(time.time()) + 300, **self.person, "nonce": nonce, **self.id_token_claims}
+        granted: dict[str, Any] = {
+            "access_token": self.sign(**self.person),
+            "id_token": self.sign(**id_token),
+            "expires_in": 300,
+        }
+        if self.gives_refresh_tokens:
+            granted["refresh_token"] = secrets.token_hex(8)
+            self.refresh_tokens.add(granted["refresh_token"])
+        return {**granted, "token_type": "Bearer"}
+
+    def device(self) -> dict[str, Any]:
+        """The answer of the device authorization endpoint."""
+        return {
+            "device_code": secrets.token_hex(8),
+            "user_code": "ABCD-EFGH",
+            "verification_uri": f"{self.url}/activate",
+            "verification_uri_complete": f"{self.url}/activate?user_code=ABCD-EFGH",
+            "expires_in": 60,
+            "interval": 1,
+        }
 
     def sign(self, kid: str = "one", key: Key | None = None, algorithm: str = "RS256", **claims: Any) -> str:
         """A JWT of the operator ann for an hour; a claim of None is left out."""
@@ -77,8 +151,25 @@ def running_issuer(certificate: tuple[Path, Path] | None = None) -> Iterator[Fak
 
     class Documents(Handler):
         def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            if path == "/authorize" and not issuer.unavailable:
+                self.reply(303, headers={"Location": issuer.authorize(query)})
+                return
             document = issuer.document(self.path, self.headers["Authorization"])
             self.reply(404 if document is None else 200, json.dumps(document).encode())
+
+        def do_POST(self) -> None:
+            body = self.body().decode()
+            if issuer.unavailable:
+                self.reply(503)
+            elif self.path == "/token":
+                status, tokens = issuer.tokens(body)
+                self.reply(status, json.dumps(tokens).encode())
+            elif self.path == "/device":
+                self.reply(200, json.dumps(issuer.device()).encode())
+            else:
+                issuer.revoked.append(dict(parse_qsl(body))["token"])
+                self.reply(200)
 
     context = None
     if certificate is not None:

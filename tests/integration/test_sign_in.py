@@ -1,0 +1,294 @@
+"""People log in on the page at an OpenID Connect issuer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from app.auth.sessions import CONFIRM_MS, LIFETIME_MS
+from tests.integration.bodies import block
+from tests.integration.databases import Databases
+from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, running_issuer
+from tests.integration.process import wait_until
+from tests.integration.secured import SecuredInProcess, secured_in_process
+
+CLIENT = "page"
+ROLES = "sre=operator,platform=admin,alerts=operator:alertmanager/*"
+PERSON = {"roles": ["sre"], "preferred_username": "ann"}
+
+
+@pytest.fixture
+def issuer() -> Iterator[FakeIssuer]:
+    with running_issuer() as issuer:
+        issuer.person = dict(PERSON)
+        yield issuer
+
+
+@pytest.fixture
+def secured(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> Iterator[SecuredInProcess]:
+    with secured_in_process(tmp_path, databases, **settings(issuer)) as secured:
+        yield secured
+
+
+def settings(issuer: FakeIssuer, **more: str) -> dict[str, str]:
+    own = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_client_id": CLIENT, "oidc_roles": ROLES}
+    return {**own, **more}
+
+
+def go_to_issuer(client: httpx.Client, next_path: str = "/") -> str:
+    """Begin a log-in; where the issuer sends the browser back."""
+    # A connection that was idle while the clock was advanced is being closed.
+    client.headers["Connection"] = "close"
+    leaving = client.get("/login/0", params={"next": next_path})
+    assert leaving.status_code == 303
+    return httpx.get(leaving.headers["location"]).headers["location"]
+
+
+def log_in(client: httpx.Client, next_path: str = "/") -> httpx.Response:
+    return client.get(go_to_issuer(client, next_path))
+
+
+def status_of(client: httpx.Client) -> int:
+    return client.get("/blocklist").status_code
+
+
+def csrf_of(client: httpx.Client) -> str:
+    found = re.search(r'name="csrf_token"\s+value="([0-9a-f]{64})"', client.get("/page/block").text)
+    assert found is not None
+    return found[1]
+
+
+def put(client: httpx.Client, node: str, url: str) -> httpx.Response:
+    headers = {"X-CSRF-Token": csrf_of(client), "Origin": url}
+    return client.put(f"/blocklist/nodes/{node}", json=block(), headers=headers)
+
+
+def logins(admin: httpx.Client) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = admin.get("/audit", params={"kind": "login"}).raise_for_status().json()["records"]
+    return records
+
+
+def test_a_person_logs_in_with_a_role_of_their_group(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    with secured.client() as client:
+        assert f"Log in at {urlsplit(issuer.url).netloc}" in client.get("/login").text
+        response = log_in(client, "/page/history?node=w1")
+        assert response.status_code == 200
+        assert '<meta http-equiv="refresh" content="0;url=/page/history?node=w1">' in response.text
+        cookies = response.headers.get_list("set-cookie")
+        session, begun = (next(it for it in cookies if it.startswith(name)) for name in ("blocklist_s", "blocklist_l"))
+        assert "httponly" in session.lower()
+        assert "samesite=strict" in session.lower()
+        assert "max-age=0" in begun.lower()
+        assert put(client, "w1", secured.url).status_code == 201
+    with secured.client(secured.admin) as admin:
+        assert admin.get("/blocklist/changes").json()["changes"][0]["createdBy"] == "ann"
+        # It is written a moment later.
+        wait_until(lambda: [it["principal"] for it in logins(admin) if it["way"] == "page"] == ["ann"])
+
+
+def test_it_goes_through_the_code_flow_with_pkce(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    with secured.client() as client:
+        leaving = client.get("/login/0")
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(leaving.headers["location"]).query).items()}
+        client.get(httpx.get(leaving.headers["location"]).headers["location"])
+    assert asked["response_type"] == "code"
+    assert asked["code_challenge_method"] == "S256"
+    assert asked["redirect_uri"] == f"{secured.url}/login/callback"
+    assert {"openid", "profile"} <= set(asked["scope"].split())
+    (redeemed,) = issuer.token_requests
+    # The secret of the browser's cookie is none of what the issuer was sent before.
+    assert redeemed["code_verifier"] not in str(asked)
+
+
+@pytest.mark.parametrize("claims", [{"roles": ["others"]}, {"roles": None}, {"preferred_username": "evidence"}])
+def test_without_a_role_nobody_is_logged_in(
+    secured: SecuredInProcess, issuer: FakeIssuer, claims: dict[str, Any]
+) -> None:
+    issuer.person |= claims
+    with secured.client() as client:
+        response = log_in(client)
+        assert response.status_code == 403
+        assert "blocklist_session" not in client.cookies
+        assert status_of(client) == 401
+
+
+def test_groups_may_be_in_the_access_token_only(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    issuer.id_token_claims = {"roles": None}
+    with secured.client() as client:
+        assert log_in(client).status_code == 200
+        assert status_of(client) == 200
+
+
+def test_owners_of_a_group_restrict_the_session(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    issuer.person["roles"] = ["alerts"]
+    with secured.client() as client:
+        log_in(client)
+        assert client.get("/whoami").json()["owners"] == ["alertmanager/*"]
+
+
+class TestForged:
+    """Answers that no log-in of this browser has led to."""
+
+    def test_a_stolen_answer_is_worth_nothing_in_another_browser(self, secured: SecuredInProcess) -> None:
+        with secured.client() as victim, secured.client() as thief, secured.client() as other:
+            answer = go_to_issuer(victim)
+            go_to_issuer(thief)
+            for client in (thief, other):
+                response = client.get(answer)
+                assert response.status_code == 401
+                assert "not begun in this browser" in response.text
+                assert status_of(client) == 401
+
+    def test_a_code_is_good_once(self, secured: SecuredInProcess) -> None:
+        with secured.client() as client, secured.client() as again:
+            answer = go_to_issuer(client)
+            again.cookies = httpx.Cookies(client.cookies)
+            assert client.get(answer).status_code == 200
+            assert "invalid_grant: Code not valid" in again.get(answer).text
+            assert status_of(again) == 401
+
+    @pytest.mark.parametrize(
+        "claims",
+        [{"nonce": "other"}, {"nonce": None}, {"aud": "other"}, {"azp": "other"}, {"iss": "http://127.0.0.1:1"}],
+    )
+    def test_an_id_token_of_another_log_in_or_client_is_refused(
+        self, secured: SecuredInProcess, issuer: FakeIssuer, claims: dict[str, Any]
+    ) -> None:
+        issuer.id_token_claims = claims
+        with secured.client() as client:
+            assert log_in(client).status_code == 401
+            assert status_of(client) == 401
+
+    def test_the_answer_of_another_issuer_is_refused(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            response = client.get(re.sub(r"iss=[^&]*", "iss=https%3A%2F%2Felsewhere.example", go_to_issuer(client)))
+            assert "another issuer" in response.text
+
+    @pytest.mark.parametrize("query", ["", "?state=x", "?code=1&state=", "?error=access_denied&state=x"])
+    def test_an_odd_answer_is_an_error_page(self, secured: SecuredInProcess, query: str) -> None:
+        with secured.client() as client:
+            go_to_issuer(client)
+            assert client.get(f"/login/callback{query}").status_code == 401
+            client.cookies.set("blocklist_login", "x.y")
+            assert client.get(f"/login/callback{query}").status_code == 401
+
+    def test_the_words_of_the_issuer_are_shown_as_text(self, secured: SecuredInProcess) -> None:
+        with secured.client() as client:
+            state = parse_qs(urlsplit(go_to_issuer(client)).query)["state"][0]
+            refused = {"state": state, "error": "access_denied", "error_description": "<b>No</b>"}
+            text = client.get("/login/callback", params=refused).text
+            assert "access_denied: &lt;b&gt;No" in text
+
+    @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example"])
+    def test_it_leads_to_this_service_only(self, secured: SecuredInProcess, path: str) -> None:
+        with secured.client() as client:
+            assert 'content="0;url=/">' in log_in(client, path).text
+
+
+class TestConfirmed:
+    """A session lasts as long as the one at the issuer."""
+
+    def test_it_outlives_the_tokens_of_the_issuer(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            log_in(client)
+            for number in range(1, 4):
+                secured.clock.advance(CONFIRM_MS / 1000)
+                assert status_of(client) == 200
+                assert status_of(client) == 200
+                assert len(issuer.token_requests) == 1 + number
+            secured.clock.advance(LIFETIME_MS / 1000)
+            assert status_of(client) == 401
+
+    def test_it_ends_with_the_session_at_the_issuer(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            log_in(client)
+            issuer.session_ended = True
+            assert status_of(client) == 200
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert status_of(client) == 401
+            issuer.session_ended = False
+            assert status_of(client) == 401
+
+    def test_a_change_of_groups_changes_the_role(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            log_in(client)
+            issuer.person["roles"] = ["platform"]
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert client.get("/tokens").status_code == 200
+            issuer.person["roles"] = []
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert status_of(client) == 401
+
+    def test_somebody_else_s_tokens_do_not_renew_it(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            log_in(client)
+            issuer.person["sub"] = "u-18"
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert status_of(client) == 401
+
+    def test_it_goes_on_while_the_issuer_is_down(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client, secured.client() as other:
+            log_in(client)
+            issuer.unavailable = True
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert status_of(client) == 200
+            assert put(client, "w2", secured.url).status_code == 201
+            # Nobody logs in meanwhile, but with a token.
+            assert other.get("/login/callback").status_code == 401
+            issuer.unavailable = False
+            answer = go_to_issuer(other)
+            issuer.unavailable = True
+            assert other.get(answer).status_code == 503
+            assert other.post("/login", data={"token": secured.admin}).status_code == 303
+
+    def test_a_rotated_key_ends_no_session(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            log_in(client)
+            issuer.keys = {"two": issuer.keys["one"]}
+            assert status_of(client) == 200
+
+    def test_without_a_refresh_token_it_lasts_an_hour(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        issuer.gives_refresh_tokens = False
+        with secured.client() as client:
+            log_in(client)
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert status_of(client) == 401
+
+    def test_a_log_out_ends_the_session_at_the_issuer(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+        with secured.client() as client:
+            log_in(client)
+            form = {"csrf_token": csrf_of(client)}
+            response = client.post("/logout", data=form, headers={"Origin": secured.url})
+            assert f'content="0;url={issuer.url}/logout?id_token_hint=' in response.text
+            assert len(issuer.revoked) == 1
+            assert status_of(client) == 401
+
+
+def test_nothing_of_a_session_is_in_memory_only(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+    """As another replica, or the same service after a restart, confirms it."""
+    with secured_in_process(tmp_path, databases, **settings(issuer)) as secured, secured.client() as client:
+        log_in(client)
+        cookie = client.cookies["blocklist_session"]
+    with secured_in_process(tmp_path, databases, **settings(issuer)) as again, again.client() as client:
+        again.clock.advance(CONFIRM_MS / 1000)
+        client.cookies.set("blocklist_session", cookie)
+        assert status_of(client) == 200
+        assert issuer.token_requests[-1]["grant_type"] == "refresh_token"
+
+
+def test_what_is_stored_of_a_log_in_is_encrypted(secured: SecuredInProcess, issuer: FakeIssuer, tmp_path: Path) -> None:
+    with secured.client() as client:
+        log_in(client)
+        secrets = [
+            *issuer.refresh_tokens,
+            issuer.token_requests[0]["code_verifier"],
+            client.cookies["blocklist_session"],
+        ]
+        stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+        assert not [secret for secret in secrets if secret.encode() in stored]
