@@ -1,6 +1,6 @@
 """Secrets in files, which are renewed while the service runs: by Vault, cert-manager, or Kubernetes itself.
 
-A path may lead through symbolic links that are replaced, as Kubernetes does: files are opened anew each time.
+A path may lead through symbolic links that are replaced, as Kubernetes does: files are opened again each time.
 """
 
 from __future__ import annotations
