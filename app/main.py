@@ -205,7 +205,7 @@ class _RequestContext:
             if self.id_given or not self._is_read or self.status >= 400:
                 headers.append((REQUEST_ID_HEADER, self.request_id))
             if self._root_path:
-                headers = [(name, _below(self._root_path, name, value)) for name, value in headers]
+                headers = [(name, header_below(self._root_path, name, value)) for name, value in headers]
             message["headers"] = headers
         await self._send(message)
 
@@ -222,7 +222,7 @@ def _method(scope: Scope) -> str:
 # The root path. A proxy strips it from the paths of requests or keeps it, and both are served. Routes know paths
 # without it; the headers of responses get it here, and the pages in app.page.shared.
 
-_COOKIE_PATH: Final = re.compile(rb"(;\s*path=)/(?=;|\Z)", re.IGNORECASE)
+_COOKIE_PATH: Final = re.compile(rb"(?<=;)(\s*path=)(?:/(?=;|\Z)|(?=/))", re.IGNORECASE)
 
 
 def _without_root_path(scope: Scope, root_path: str) -> Scope:
@@ -233,7 +233,7 @@ def _without_root_path(scope: Scope, root_path: str) -> Scope:
     return {**scope, "path": path, "raw_path": raw_path, "root_path": root_path}
 
 
-def _below(root_path: bytes, name: bytes, value: bytes) -> bytes:
+def header_below(root_path: bytes, name: bytes, value: bytes) -> bytes:
     """The value of a header of a response, with the root path in front of its own paths."""
     match name:
         case b"location" | b"hx-redirect" if value.startswith(b"/") and not value.startswith(root_path + b"/"):

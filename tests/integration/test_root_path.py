@@ -13,7 +13,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from app.main import create_app
+from app.main import create_app, header_below
 from app.settings import Settings, SettingsError
 from blocklist import BlocklistClient
 from tests.integration.bodies import EVACUATE, block
@@ -261,3 +261,16 @@ class TestSettings:
     def test_a_path_that_the_service_has_itself(self, given: str) -> None:
         with pytest.raises(SettingsError, match=f"choose another one, such as /tools{given}"):
             create_app(Settings(root_path=given))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a=b; Path=/; Secure", f"a=b; Path={ROOT}; Secure"),
+        ("a=b; HttpOnly; path=/", f"a=b; HttpOnly; path={ROOT}"),
+        ("a=b; Path=/login", f"a=b; Path={ROOT}/login"),
+        ("a=/b; Max-Age=0", "a=/b; Max-Age=0"),
+    ],
+)
+def test_every_cookie_is_for_what_is_below(given: str, expected: str) -> None:
+    assert header_below(ROOT.encode(), b"set-cookie", given.encode()) == expected.encode()
