@@ -65,6 +65,8 @@ class TestRoutes:
             "/healthz",
             "/readyz",
             "/login",
+            "/login/callback",
+            "/login/{number}",
             "/docs",
             "/openapi.json",
             "/spark/blocklist-spark.jar",
@@ -78,9 +80,10 @@ class TestRoutes:
         path = re.sub(r"\{.*?\}", "x", route.path)
         access = required_role(route)
         if access is None:
-            # A login without a token gets 401.
+            # A login without a token gets 401, and so does one that comes back from an issuer without having begun.
             assert status_of(secured, None, method, path) != 403
-            assert (status_of(secured, None, method, path) == 401) == ((method, path) == ("POST", "/login"))
+            is_refused = (method, path) in {("POST", "/login"), ("GET", "/login/callback")}
+            assert (status_of(secured, None, method, path) == 401) == is_refused
             return
         # The page redirects to its login.
         nobody = (401, 303) if route.path in ("/", "/logout") or route.path.startswith("/page") else (401,)
