@@ -91,7 +91,8 @@ class AgentStatus:
     canaries of their node to these executors, which still get tasks. `refused` maps each node id whose block
     is not carried out to the reason. `revision` is that of the list that is in force, None if none is, or if it is
     not known because the names of a host are not. `registered` is True while the service accepts the agent's
-    heartbeats. `last_error` is None unless the agent cannot do its work now.
+    heartbeats. `mode` is `apply`, or `observe` or `off`, in which nothing is blocked. `last_error` is None unless the
+    agent cannot do its work now.
     """
 
     running: bool
@@ -102,6 +103,7 @@ class AgentStatus:
     refused: Mapping[str, str] = field(default_factory=dict)
     last_error: str | None = None
     registered: bool = False
+    mode: str = "apply"
 
 
 class BlocklistAgent:
@@ -172,6 +174,7 @@ class BlocklistAgent:
             "podAffinity": pod_affinity,
             "startWait": START_TIMEOUT,
             "cluster": cluster or context.getConf().get("spark.blocklist.cluster", "") or "",
+            "mode": context.getConf().get("spark.blocklist.mode", "") or "",
             **_credentials(token),
         }
         try:
@@ -198,6 +201,7 @@ class BlocklistAgent:
             refused=dict(_pairs("refused", lines)),
             last_error=values.get("error"),
             registered=values.get("registered") == "true",
+            mode=values.get("mode", "apply"),
         )
 
     def stop(self) -> None:

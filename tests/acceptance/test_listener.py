@@ -10,6 +10,7 @@ import pytest
 
 from blocklist import BlocklistClient
 from blocklist.model.errors import LimitError
+from blocklist.model.listener import Mode
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
 from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, ListenerApi, StartAgent, await_registration
@@ -34,6 +35,48 @@ def test_a_block_that_would_leave_too_few_hosts_is_refused(
     wait_until(lambda: listeners.by_id()[application]["usableNodes"] == 2, 90, "the block")
     with pytest.raises(ValueError, match="min_nodes"):
         start_agent(spark, min_nodes=-1)
+
+
+def test_an_agent_that_observes_says_what_it_would_do_and_one_that_is_off_frees_all_hosts(
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, agent: BlocklistAgent, listeners: ListenerApi
+) -> None:
+    """The mode reaches the running agent; a job with all hosts in use goes on through each change."""
+    application = spark.sparkContext.applicationId
+    service.block(B, "test", action=EVACUATE)
+    wait_until(lambda: listeners.status(B)["applied"], 90, "the block")
+    for mode in (Mode.OBSERVE, Mode.OFF, Mode.OBSERVE):
+        service.set_mode(application, mode)
+        wait_until(lambda: listeners.status(B)["mode"] == mode.value, 90, f"the mode {mode}")  # noqa: B023
+        assert (agent.status().mode, agent.status().blocked) == (mode.value, {})
+        assert B in used_hosts(spark, cluster)
+        body = listeners.get(f"/blocklist/nodes/{B}/status")
+        assert (body["applied"], body["of"], body["listeners"][0]["applied"]) == (0, 0, False)
+        if mode is Mode.OBSERVE:
+            wait_until(lambda: listeners.status(B)["would"] is not None, 90, "what it would do")
+            assert listeners.status(B)["would"].startswith(f"would close host {B} and kill its ")
+    service.block(A, "test")
+    service.block(C, "test")
+    wait_until(lambda: "would refuse" in str(listeners.status(A)["would"]), 90, "the refusal")
+    for node in (A, C):
+        service.unblock(node)
+    service.remove_mode(application)
+    wait_until(lambda: listeners.status(B)["applied"], 90, "the block again")
+    assert used_hosts(spark, cluster) == {A, C}
+
+
+def test_an_agent_that_is_off_or_observes_from_its_start_has_never_closed_a_host(
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
+) -> None:
+    service.block(B, "test")
+    for mode in (Mode.OFF, Mode.OBSERVE):
+        service.set_mode("*", mode)
+        agent = start_agent(spark)
+        assert agent.status().blocked == {}
+        assert B in used_hosts(spark, cluster)
+        await_registration(agent)
+        wait_until(lambda: listeners.status(B)["mode"] == mode.value, 90, f"the mode {mode}")  # noqa: B023
+        agent.stop()
+    service.remove_mode("*")
 
 
 def test_the_application_is_a_job_master_until_the_agent_stops(

@@ -17,6 +17,9 @@ FACTS: Final = (
     "a refusal stands until the next table is judged",
     "a pod whose executor has registered is not unbound",
     "a wait of five minutes is not accepted",
+    "an agent that observes says what it would do, and refuses nothing",
+    "an agent that is off acknowledges nothing",
+    "a slip in the mode does less, not more",
 )
 WITHOUT_NAMES: Final = (
     "a client is made while a name server hangs",

@@ -1,9 +1,11 @@
 package blocklist.spark;
 
 import java.lang.reflect.Field;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Timer;
 import java.util.TreeMap;
@@ -34,7 +36,37 @@ public final class FactProgram {
     if (fact.equals("a pod whose executor has registered is not unbound")) return registeredIsBound();
     if (fact.equals("a wait of five minutes is not accepted")) return waitsHalfAMinute();
     if (fact.equals("a name that a hanging server looks up is unknown before it is given up")) return unknownWhileLookedUp();
+    if (fact.equals("an agent that observes says what it would do, and refuses nothing")) return saysWhatItWouldDo();
+    if (fact.equals("an agent that is off acknowledges nothing")) return Report.acknowledged(snapshot(Mode.OFF)) == -1 && Report.acknowledged(snapshot(Mode.OBSERVE)) == 5;
+    if (fact.equals("a slip in the mode does less, not more")) return modes();
     throw new IllegalArgumentException(fact);
+  }
+
+  /* Two hosts of which one is to be evacuated; of the other, the last, the block is refused. */
+  private static Snapshot snapshot(Mode mode) {
+    Map<String, Table.Entry> entries = new HashMap<>();
+    entries.put("n1", new Table.Entry(1, Long.MAX_VALUE, Table.Entry.EVACUATE, "n1", "disk"));
+    entries.put("n2", new Table.Entry(2, Long.MAX_VALUE, Table.Entry.MARK, "n2", "disk"));
+    Table table = new Table(5, entries);
+    List<LiveHost> hosts = new ArrayList<>();
+    for (String name : new String[] {"n1", "n2"}) hosts.add(new LiveHost(name, name, true, new String[] {name}, LiveHost.LONG_AGO));
+    Plan plan = Plan.make(table, hosts, new Plan.Requirements(1, 0, 0, false), 0);
+    List<Executor> executors = Collections.singletonList(new Executor("1", "n1", "n1", 3));
+    return new Snapshot(5, table, plan, plan.refused, executors, null, mode);
+  }
+
+  private static boolean saysWhatItWouldDo() {
+    Map<String, String> fields = Report.fields("app", snapshot(Mode.OBSERVE));
+    String would = fields.get("would");
+    return fields.get("refused").equals("{}") && fields.get("mode").equals("\"observe\"") && would.contains("\"n1\":\"would close host n1 and kill its 3 running tasks.\"")
+      && would.contains("\"n2\":\"would refuse: ") && Report.fields("app", snapshot(Mode.APPLY)).get("would").equals("{}");
+  }
+
+  private static boolean modes() {
+    Map<String, String> settings = new HashMap<>();
+    Mode none = Settings.of(settings).mode;
+    settings.put("mode", "obsrve");
+    return none == Mode.APPLY && Settings.of(settings).mode == Mode.OBSERVE && Mode.APPLY.weaker(Mode.OFF) == Mode.OFF && Mode.OFF.weaker(Mode.APPLY) == Mode.OFF;
   }
 
   private static boolean reportStartsNoLookup() throws Exception {

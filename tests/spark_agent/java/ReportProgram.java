@@ -54,6 +54,12 @@ public final class ReportProgram {
         return 0;
       }
 
+      public Mode mode() {
+        return Mode.APPLY;
+      }
+
+      public void onMode(Mode wanted) {}
+
       public Snapshot snapshot() {
         return snapshot;
       }

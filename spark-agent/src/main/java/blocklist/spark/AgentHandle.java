@@ -35,6 +35,8 @@ public final class AgentHandle {
     if (snapshot.revision >= 0) line(out, "revision", String.valueOf(snapshot.revision));
     String error = snapshot.failure == null ? agent.lastError() : snapshot.failure;
     if (error != null) line(out, "error", error);
+    line(out, "mode", snapshot.mode.text());
+    if (snapshot.mode != Mode.APPLY) return out.toString();
     snapshot.plan.covered.forEach((host, block) -> line(out, "blocked", host + "\t" + block.id));
     snapshot.plan.canaries.forEach((host, ids) -> line(out, "canary", host + "\t" + String.join(" ", ids)));
     snapshot.refused.forEach((id, reason) -> line(out, "refused", id + "\t" + reason));

@@ -30,6 +30,7 @@ public final class BlocklistAgent implements ReportSource {
     "org.apache.spark.scheduler.TaskSchedulerImpl", "org.apache.spark.scheduler.cluster.YarnScheduler",
     "org.apache.spark.scheduler.cluster.YarnClusterScheduler");
   private static final long CHECK_MILLIS = 1000;
+  private static final long MODE_WAIT_MILLIS = 1000;
   private static BlocklistAgent running = null;
 
   private final SparkContext sc;
@@ -51,6 +52,12 @@ public final class BlocklistAgent implements ReportSource {
     }
   };
   private final CountDownLatch firstTable = new CountDownLatch(1);
+  private final CountDownLatch modeKnown = new CountDownLatch(1);
+  /** Guards the mode, and that no table of before is in force after it has changed. */
+  private final Object modes = new Object();
+  private Mode own = Mode.APPLY;
+  private Mode wanted = Mode.APPLY;
+  private volatile Mode mode = Mode.APPLY;
   private final EvidenceCollector evidence = new EvidenceCollector();
   private SparkObserver observer = null;
   private final SparkListener ends = new SparkListener() {
@@ -92,6 +99,10 @@ public final class BlocklistAgent implements ReportSource {
     keepHosts = Math.max(keepHosts, other.keepHosts);
     minNodes = Math.max(minNodes, other.minNodes);
     reportNodes |= other.reportNodes;
+    synchronized (modes) {
+      own = own.weaker(other.mode);
+      takeMode();
+    }
     if (other.reportEvidence && observer == null) observe();
     if (control != null) control.require(keepHosts, minNodes);
     reports.wake();
@@ -189,14 +200,55 @@ public final class BlocklistAgent implements ReportSource {
     clock.onDate(date);
   }
 
-  void onTable(Table next, String itsHistory) {
-    // In this order, see acknowledgement.
-    table = next;
-    history = itsHistory;
-    if (control != null) control.apply(next);
-    else firstTable.countDown();
+  /** Put the table in force. False if the agent is off: then there is none. */
+  boolean onTable(Table next, String itsHistory) {
+    synchronized (modes) {
+      if (mode == Mode.OFF) return false;
+      // In this order, see acknowledgement.
+      table = next;
+      history = itsHistory;
+      if (control != null) control.apply(next);
+      else firstTable.countDown();
+    }
     if (placement != null) placement.wake();
     countDownIfInForce();
+    reports.wake();
+    return true;
+  }
+
+  /** Whether to ask for the list. Waits at first for what the service says of the mode: an agent that is to observe must never have closed a host. */
+  boolean needsTable() throws InterruptedException {
+    modeKnown.await(MODE_WAIT_MILLIS, TimeUnit.MILLISECONDS);
+    return mode != Mode.OFF;
+  }
+
+  public Mode mode() {
+    return mode;
+  }
+
+  public void onMode(Mode next) {
+    synchronized (modes) {
+      if (next != null) wanted = next;
+      takeMode();
+    }
+    modeKnown.countDown();
+  }
+
+  /** Act as this application's settings or the service say, whichever does less. */
+  private void takeMode() {
+    Mode next = own.weaker(wanted);
+    if (next == mode) return;
+    LOG.warn("The agent's mode is {} now{}.", next.text(), next == Mode.APPLY ? "" : next == Mode.OBSERVE ? ": it changes nothing" : ": all hosts are free");
+    if (next == Mode.OFF) {
+      table = Table.EMPTY;
+      history = "";
+      firstTable.countDown();
+    }
+    mode = next;
+    if (control != null) control.setMode(next);
+    if (placement != null) placement.wake();
+    if (next == Mode.OFF) tables.forget();
+    else tables.wake();
     reports.wake();
   }
 
@@ -220,7 +272,7 @@ public final class BlocklistAgent implements ReportSource {
 
   public Snapshot snapshot() {
     if (control != null) return control.snapshot();
-    return new Snapshot(-1, table, Plan.EMPTY, new TreeMap<>(), new ArrayList<>(), unsupported);
+    return new Snapshot(-1, table, Plan.EMPTY, new TreeMap<>(), new ArrayList<>(), unsupported, mode);
   }
 
   public Map<String, String> report(Snapshot snapshot) {
@@ -228,7 +280,7 @@ public final class BlocklistAgent implements ReportSource {
     if (reportNodes) fields.put("nodes", NodeReport.described(snapshot, directory));
     else if (minNodes > 0) fields.put("nodes", NodeReport.ids(snapshot));
     SparkObserver present = observer;
-    if (present == null) return fields;
+    if (present == null || snapshot.mode == Mode.OFF) return fields;
     List<Observation> observations = present.drain();
     if (control != null) observations.addAll(control.ownExclusions());
     fields.put("evidence", Json.object(evidence.update(onNodes(observations), Times.monotonic())));

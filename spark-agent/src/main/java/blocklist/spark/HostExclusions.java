@@ -36,6 +36,8 @@ final class HostExclusions {
 
   private HealthTracker own = null;
   private boolean withoutFailureHandling = true;
+  /** Whether the plan is only what would be: Spark does not ask for it, and is told nothing. */
+  private boolean observing = false;
   private Table table = Table.EMPTY;
   private int keepHosts = 1;
   private int minNodes = 0;
@@ -72,8 +74,23 @@ final class HostExclusions {
   void begin(HealthTracker own, boolean withoutFailureHandling) throws Exception {
     this.own = own;
     this.withoutFailureHandling = withoutFailureHandling;
+    observing = false;
     first = true;
     refresh(now());
+  }
+
+  /** Begin to decide what would be done, with Spark's own tracker, which may be null. */
+  void observe(HealthTracker own) throws Exception {
+    this.own = own;
+    withoutFailureHandling = true;
+    observing = true;
+    first = true;
+    refresh(now());
+  }
+
+  /** There is no list any more. */
+  void forget() {
+    table = Table.EMPTY;
   }
 
   void apply(Table table) throws Exception {
@@ -93,6 +110,7 @@ final class HostExclusions {
     boolean freed = !before.covered.isEmpty() || !before.held.isEmpty();
     plan = Plan.EMPTY;
     announced.clear();
+    if (observing) return;
     for (String each : before.closedHosts) events.freed(each, own);
     events.excludedExecutors(plan.closedExecutors, own);
     if (freed) sc.schedulerBackend().reviveOffers();
@@ -314,6 +332,7 @@ final class HostExclusions {
     boolean freed = !next.held.containsAll(before.held) || !next.closedExecutors.keySet().containsAll(before.closedExecutors.keySet());
     plan = next;
     nextRefresh = Math.min(nextRefresh, next.validUntil);
+    if (observing) return;
     for (String host : before.closedHosts) {
       if (next.closedHosts.contains(host)) continue;
       freed = true;

@@ -18,7 +18,10 @@ final class Report {
   static Map<String, String> fields(String application, Snapshot snapshot) {
     Map<String, String> fields = new TreeMap<>();
     addExecutors(fields, application, snapshot);
-    fields.put("refused", Json.object(refused(snapshot)));
+    boolean applies = snapshot.mode == Mode.APPLY;
+    fields.put("refused", Json.object(applies ? refused(snapshot) : new TreeMap<>()));
+    fields.put("mode", Json.text(snapshot.mode.text()));
+    fields.put("would", Json.object(snapshot.mode == Mode.OBSERVE ? would(snapshot) : new TreeMap<>()));
     return fields;
   }
 
@@ -46,13 +49,13 @@ final class Report {
    * is none, or if there are more refusals than can be reported.
    */
   static long acknowledged(Snapshot snapshot) {
-    if (isCutOff(snapshot)) return -1;
+    if (isCutOff(snapshot) || snapshot.mode == Mode.OFF) return -1;
     return snapshot.failure == null ? snapshot.revision : snapshot.table.revision;
   }
 
   /** Whether blocks are refused that the report leaves out: then nothing may count as applied. */
   static boolean isCutOff(Snapshot snapshot) {
-    return refusals(snapshot).size() > MAX_REFUSED;
+    return snapshot.mode == Mode.APPLY && refusals(snapshot).size() > MAX_REFUSED;
   }
 
   private static Map<String, String> refused(Snapshot snapshot) {
@@ -75,6 +78,27 @@ final class Report {
     for (Table.Entry entry : snapshot.table.entries().values())
       if (reasons.size() <= MAX_REFUSED && isNodeId(entry.id)) reasons.put(entry.id, snapshot.failure);
     return reasons;
+  }
+
+  /** Node id to what the agent would do for its block. Not for blocks that mean none of the application's hosts. */
+  private static Map<String, String> would(Snapshot snapshot) {
+    Map<String, String> found = new TreeMap<>();
+    snapshot.plan.covered.forEach((host, block) -> {
+      int running = 0;
+      for (Executor executor : snapshot.executors) if (executor.host.equals(host) && executor.running > 0) running += executor.running;
+      String what = block.canary ? "would leave one executor open on host " + host : "would close host " + host;
+      if (snapshot.plan.evacuated.contains(host)) what += " and kill its " + running + " running tasks";
+      for (String id : block.ids()) put(found, id, what + ".");
+    });
+    refusals(snapshot).forEach((id, reason) -> put(found, id, "would refuse: " + reason));
+    found.replaceAll((id, what) -> Json.text(Refusals.shorten(what.replaceAll("\\p{Cc}", " "), Refusals.MAX_CHARS)));
+    return found;
+  }
+
+  private static void put(Map<String, String> found, String id, String what) {
+    if (found.size() >= MAX_REFUSED || !isNodeId(id)) return;
+    String whole = found.containsKey(id) ? found.get(id) + " " + what : what;
+    found.put(id, whole);
   }
 
   static boolean isNodeId(String text) {

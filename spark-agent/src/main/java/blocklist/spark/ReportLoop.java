@@ -2,10 +2,13 @@ package blocklist.spark;
 
 import java.io.IOException;
 import java.io.Reader;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -32,6 +35,8 @@ final class ReportLoop extends Loop {
   private static final int MAX_CHARS = 65536;
   private static final String NODES = "nodes";
   private static final String REFUSED = "refused";
+  private static final String MODE = "mode";
+  private static final Pattern WANTED = Pattern.compile("\"mode\" *: *\"([a-z]+)\"");
 
   private final ReportSource agent;
   private final String path;
@@ -87,8 +92,12 @@ final class ReportLoop extends Loop {
     }
     // An acknowledgement without the refusals would say more than is so, if the service has lost them.
     if (ack.length() > 0) due.put(REFUSED, fields.get(REFUSED));
+    // Nor without the mode: in any but one it counts nowhere.
+    due.put(MODE, fields.get(MODE));
     String response = heartbeat(ack, due);
     if (response == null) return TICK;
+    Matcher wanted = WANTED.matcher(response);
+    agent.onMode(wanted.find() ? Mode.of(wanted.group(1)) : null);
     agent.onReported(snapshot);
     if (now >= nextFull) nextFull = now + INTERVAL;
     sentAck = ack;
@@ -113,6 +122,7 @@ final class ReportLoop extends Loop {
     body.put("role", "\"JOB_MASTER\"");
     body.put("sessionId", Json.text(session));
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
+    if (agent.mode() != Mode.APPLY) body.put(MODE, Json.text(agent.mode().text()));
     if (client.cluster().length() > 0) body.put("cluster", Json.text(client.cluster()));
     known = true;
     ServiceClient.Response<?> response = client.send("PUT", path, Json.object(body), null, 0, null);
@@ -148,11 +158,14 @@ final class ReportLoop extends Loop {
 
   /** A report that is rejected must not stop the renewal of the lease. Without the refusals nothing is acknowledged. */
   private void renewWithout(Map<String, String> fields) throws IOException {
+    Map<String, String> mode = new TreeMap<>(fields);
+    mode.keySet().retainAll(Collections.singleton(MODE));
     Map<String, String> refused = new TreeMap<>(fields);
-    refused.keySet().retainAll(Collections.singleton(REFUSED));
-    if (!refused.isEmpty() && !isRejected(send("", refused))) return;
-    if (!refused.isEmpty() && acknowledged) withdraw("the service rejects the report");
-    else send("", new TreeMap<>());
+    refused.keySet().retainAll(Arrays.asList(MODE, REFUSED));
+    boolean refuses = refused.containsKey(REFUSED);
+    if (refuses && !isRejected(send("", refused))) return;
+    if (refuses && acknowledged) withdraw("the service rejects the report");
+    else send("", mode);
   }
 
   /** 413: this report, or all reports of the token, are too large. */
@@ -193,12 +206,14 @@ final class ReportLoop extends Loop {
       LOG.warn("Another session of this application has registered; this one goes on obeying, but does not report until that one has ended.");
     fenced = true;
     registered = false;
+    agent.onMode(null);
     known = false;
   }
 
   void onFailure() {
     // Whatever was lost, registering recovers it; if nothing was, it is a renewal.
     registered = false;
+    agent.onMode(null);
   }
 
   void onEnd() {

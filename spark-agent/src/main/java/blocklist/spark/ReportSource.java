@@ -7,6 +7,12 @@ interface ReportSource {
   /** The minimum number of usable nodes to register with; 0: none. */
   int minNodes();
 
+  /** The mode to register with. */
+  Mode mode();
+
+  /** The mode that the service wants; null if it did not say. */
+  void onMode(Mode wanted);
+
   Snapshot snapshot();
 
   /** The fields of a heartbeat: name to JSON. */

@@ -40,6 +40,9 @@ final class SchedulerControl {
   private int failures = 0;
   private long retryAt = 0;
   private boolean closed = false;
+  private Mode mode = Mode.APPLY;
+  /** Whether what would be done is decided: in the mode OBSERVE, in which the tracker is not in place. */
+  private boolean observing = false;
 
   /** {@code onRefused} is called, with the monitor of the scheduler, when a block is not in force any more: report it. */
   SchedulerControl(SparkContext sc, HostDirectory directory, ServiceClock clock, Object agent, Runnable onRefused) {
@@ -71,9 +74,12 @@ final class SchedulerControl {
 
   Placement.Input placementInput() {
     synchronized (scheduler) {
+      boolean applies = mode == Mode.APPLY;
       Set<String> registered = new HashSet<>();
       for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) registered.add(executor._1());
-      return new Placement.Input(exclusions.table(), exclusions.plan(), exclusions.liveHosts(), registered);
+      // In the other modes new pods may go to any node.
+      Table table = applies ? exclusions.table() : Table.EMPTY;
+      return new Placement.Input(table, applies ? exclusions.plan() : Plan.EMPTY, exclusions.liveHosts(), registered);
     }
   }
 
@@ -109,6 +115,19 @@ final class SchedulerControl {
     check();
   }
 
+  /** Free all hosts, and go on in this mode. */
+  void setMode(Mode next) {
+    synchronized (scheduler) {
+      if (closed || next == mode) return;
+      // Before the first check there is nothing to restore.
+      if (tracker != null || observing) release();
+      mode = next;
+      failure = null;
+      if (next == Mode.OFF) exclusions.forget();
+    }
+    check();
+  }
+
   /** Install the tracker if it is not in place, decide anew if something has changed, and evacuate. */
   void check() {
     List<Evacuation.Kill> tasks;
@@ -120,11 +139,12 @@ final class SchedulerControl {
 
   /** The tasks to kill, without the monitor of the scheduler. */
   private List<Evacuation.Kill> decide() {
-    if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return new ArrayList<>();
+    if (closed || mode == Mode.OFF || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return new ArrayList<>();
     try {
       if (!isInPlace()) install();
       exclusions.refreshIfNeeded();
-      List<Evacuation.Kill> tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
+      List<Evacuation.Kill> tasks = new ArrayList<>();
+      if (!observing) tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
       exclusions.refuseLimited();
       if (failure != null) LOG.info("The agent works again.");
       failure = null;
@@ -172,18 +192,19 @@ final class SchedulerControl {
 
   Snapshot snapshot() {
     synchronized (scheduler) {
-      boolean working = !closed && failure == null && isInPlace();
+      boolean working = !closed && failure == null && (isInPlace() || mode == Mode.OFF);
       String reason = working || closed ? null : "The agent failed and tries again: " + (failure == null ? "its tracker was replaced" : failure) + ".";
       long now = clock.now();
       evacuation.observe(Times.monotonic());
       List<Executor> executors = unknown.observe(state.executors(directory), Times.monotonic());
-      Placement.Status pods = placement == null ? Placement.Status.OFF : placement.status();
+      if (mode == Mode.OFF) return new Snapshot(-1, Table.EMPTY, Plan.EMPTY, new TreeMap<>(), executors, null, mode);
+      Placement.Status pods = placement == null || observing ? Placement.Status.OFF : placement.status();
       boolean inForce = working && pods.isInForce(exclusions.table(), exclusions.plan(), now);
       Map<String, String> refused = new TreeMap<>(pods.refused(exclusions.table(), now));
       refused.putAll(exclusions.unknown(now));
       refused.putAll(unknown.refused(exclusions, now));
       refused.putAll(exclusions.plan().refused);
-      return new Snapshot(inForce ? exclusions.revisionInForce() : -1, exclusions.table(), exclusions.plan(), refused, executors, reason);
+      return new Snapshot(inForce ? exclusions.revisionInForce() : -1, exclusions.table(), exclusions.plan(), refused, executors, reason, mode);
     }
   }
 
@@ -233,10 +254,15 @@ final class SchedulerControl {
   }
 
   private boolean isInPlace() {
-    return tracker != null && slot.isInstalled(tracker);
+    return observing || (tracker != null && slot.isInstalled(tracker));
   }
 
   private void install() throws Exception {
+    if (mode == Mode.OBSERVE) {
+      exclusions.observe(slot.own());
+      observing = true;
+      return;
+    }
     tracker = new BlocklistTracker(sc, slot.own(), this);
     slot.install(tracker);
     exclusions.begin(tracker.own(), slot.isWithoutFailureHandling());
@@ -263,5 +289,6 @@ final class SchedulerControl {
       LOG.debug("Spark was not told that hosts are free.", t);
     }
     tracker = null;
+    observing = false;
   }
 }

@@ -155,6 +155,11 @@ final class ServiceClient {
   /** End the current request and refuse further ones. */
   void close() {
     closed = true;
+    interrupt();
+  }
+
+  /** End the current request, if there is one. */
+  void interrupt() {
     HttpURLConnection connection = current;
     if (connection != null) disconnect(connection);
   }

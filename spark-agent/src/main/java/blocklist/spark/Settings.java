@@ -23,7 +23,7 @@ final class Settings {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final String PREFIX = "spark.blocklist.";
   private static final List<String> NAMES = Arrays.asList(
-    "url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait", "cluster");
+    "url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait", "cluster", "mode");
   private static final Pattern CLUSTER = Pattern.compile("[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?");
   private static final int MAX_TOKEN_BYTES = 8192;
 
@@ -43,6 +43,8 @@ final class Settings {
   final String cluster;
   /** Maximum time in milliseconds for which a start waits for the first table. */
   final long startWait;
+  /** The mode that the agent starts with; the service may want one that does less. */
+  final Mode mode;
   private final String tokenFile;
   private final String token;
 
@@ -63,6 +65,7 @@ final class Settings {
     reportNodes = bool(values, "reportNodes", false);
     podAffinity = bool(values, "podAffinity", true);
     cluster = label(text(values, "cluster").trim());
+    mode = mode(values);
     startWait = (long) (1000 * seconds(values, "startWait", 2));
   }
 
@@ -121,6 +124,14 @@ final class Settings {
     if (name.length() == 0 || CLUSTER.matcher(name).matches()) return name;
     warn("cluster", "at most 63 letters, digits, -, _ and . that begin and end with a letter or digit", name, "the cluster of its nodes");
     return "";
+  }
+
+  private static Mode mode(Map<String, String> values) {
+    String text = text(values, "mode").trim();
+    Mode found = Mode.of(text);
+    if (found == null && text.length() > 0) warn("mode", "apply, observe or off", text, Mode.OBSERVE.text());
+    // A slip in what was meant to do less must not do more.
+    return found != null ? found : text.length() > 0 ? Mode.OBSERVE : Mode.APPLY;
   }
 
   private static boolean bool(Map<String, String> values, String name, boolean absent) {

@@ -15,14 +15,23 @@ final class Snapshot {
   final List<Executor> executors;
   /** Why nothing is applied; null if the agent works. */
   final String failure;
+  final Mode mode;
 
   Snapshot(long revision, Table table, Plan plan, Map<String, String> refused, List<Executor> executors, String failure) {
+    this(revision, table, plan, refused, executors, failure, Mode.APPLY);
+  }
+
+  /** In the mode OBSERVE the plan, and what is refused, are as they would be; in the mode OFF there are none. */
+  Snapshot(
+    long revision, Table table, Plan plan, Map<String, String> refused, List<Executor> executors, String failure, Mode mode
+  ) {
     this.revision = revision;
     this.table = table;
     this.plan = plan;
     this.refused = refused;
     this.executors = executors;
     this.failure = failure;
+    this.mode = mode;
   }
 
   /**
