@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from tests.applications.application import TASKS, Kind
-from tests.applications.conftest import Service, StartApplication
-from tests.applications.kinds import JAVA
+from tests.applications.conftest import HOSTS, A, B, C, Service, StartApplication
+from tests.applications.kinds import CLUSTER_MODE, JAVA
 
 pytestmark = pytest.mark.timeout(600)
 STARTS: Final = Kind(name="starts", command="{submit} {sources}/starts.py {commands} {results}")
@@ -21,6 +21,28 @@ def test_starts_by_configuration_and_by_python_share_one_agent(service: Service,
         assert application.result(300).number == 1
     service.await_listener()
     service.block("other-node")
+    application.end()
+    assert not service.listeners()
+
+
+@pytest.mark.parametrize("kind", [JAVA, pytest.param(CLUSTER_MODE, marks=pytest.mark.long)], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "listeners",
+    ["org.apache.spark.scheduler.StatsReportListener", "blocklist.spark.BlocklistListener"],
+    ids=["other", "both"],
+)
+def test_the_plugin_starts_one_agent_whatever_listeners_the_job_has_and_executors_need_no_jar(
+    service: Service, start: StartApplication, kind: Kind, listeners: str
+) -> None:
+    service.put(B)
+    plugin = {"spark__plugins__defaultList": "blocklist.spark.BlocklistPlugin"}
+    application = start(kind, spark__extraListeners=listeners, **plugin)
+    assert application.round().hosts <= {A, C}, "blocked before the start"
+    service.await_listener()
+    service.unblock(B)
+    application.await_use(*HOSTS)
+    service.block(B)
+    assert application.round().hosts <= {A, C}, "blocked while it runs"
     application.end()
     assert not service.listeners()
 
