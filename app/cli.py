@@ -87,13 +87,14 @@ def _run(command: str, settings: Settings) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    from app.main import unix_millis  # noqa: PLC0415 - slow, and not needed by other commands
+    from app.main import create_app, unix_millis  # noqa: PLC0415 - slow, and not needed by other commands
     from app.server import serve, tls_context  # noqa: PLC0415 - as above
 
     if not database_exists(settings.database_url):
         # Settings that are refused leave no file behind.
         check_access(settings, unix_millis())
         tls_context(settings)
+        create_app(settings)
     if not is_postgresql(settings.database_url):
         # Nobody else uses it. Replicas on PostgreSQL are upgraded by `migrate`, before any of them is restarted.
         migrate(settings.database_url)

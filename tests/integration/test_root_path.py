@@ -21,6 +21,7 @@ from tests.integration.databases import Databases
 from tests.integration.in_process import refusal
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
+from tests.integration.process import environment, run_app, url_of
 from tests.integration.secured import SecuredInProcess, secured_in_process
 
 ROOT: Final = "/tools/blocklist"
@@ -261,6 +262,13 @@ class TestSettings:
     def test_a_path_that_the_service_has_itself(self, given: str) -> None:
         with pytest.raises(SettingsError, match=f"choose another one, such as /tools{given}"):
             create_app(Settings(root_path=given))
+
+
+@pytest.mark.parametrize("command", ["serve", "check-settings"])
+def test_the_start_and_the_check_refuse_it_and_leave_no_database(tmp_path: Path, command: str) -> None:
+    done = run_app(command, env=environment(database_url=url_of(tmp_path / "new.db"), root_path="/blocklist"))
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert done.stderr.startswith("blocklist: BLOCKLIST_ROOT_PATH: /blocklist is also the beginning of a path")
 
 
 @pytest.mark.parametrize(
