@@ -85,6 +85,15 @@ def make_sign_in(settings: Settings, verifiers: JwtVerifiers | None) -> SignIn |
     )
 
 
+def client_secrets(settings: Settings, text: str) -> list[str]:
+    """The secrets in this text for the issuers at which people log in. Raises ValueError."""
+    try:
+        issuers = settings.model_copy(update={"oidc_client_secret": text}).oidc_issuers
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
+    return [issuer.client_secret for issuer in issuers if issuer.client_id]
+
+
 def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
     from app.auth import oidc  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from fastapi import Request
 from app.alertmanager import AlertBlocker
 from app.audit import AuditLog
 from app.auth.sessions import Sessions
-from app.auth_setup import make_authenticator, make_sign_in
+from app.auth_setup import client_secrets, make_authenticator, make_sign_in
 from app.engine.background import Compactor, EvidenceBlocker, TaskHealth, expire_blocks, on_changes, probe_database
 from app.engine.handler import BlocklistHandler, LimitGuard
 from app.engine.list_view import LastChanges, ListView, SelectedLists, TableView
@@ -235,6 +235,16 @@ class Service:
                 notices.use(self._targets(urls.read()))
 
             self.files.watch([path], renew)
+        sign_in, path = self.sessions.sign_in, self.settings.oidc_client_secret_file
+        if sign_in is not None and path:
+            of_issuers = partial(client_secrets, self.settings)
+            given = self.settings.oidc_client_secret
+            secret = SecretFile("BLOCKLIST_OIDC_CLIENT_SECRET_FILE", path, given, of_issuers)
+
+            async def renew_client() -> None:
+                sign_in.use_secrets(of_issuers(secret.read()))
+
+            self.files.watch([path], renew_client)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:

@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     oidc_client_secret: Annotated[str, Field(repr=False)] = ""
     """Secret of that client; one for all issuers or one for each. A public client has none."""
     oidc_client_secret_file: str = ""
-    """File with this secret, instead of `BLOCKLIST_OIDC_CLIENT_SECRET`; it is read at the start."""
+    """File with this secret, instead of `BLOCKLIST_OIDC_CLIENT_SECRET`; it is read again when it changes."""
     oidc_command_client_id: str = ""
     """Id of the public client with which `blocklist login` works (device flow); one for all issuers or one for each."""
     oidc_scope: Annotated[str, Field(min_length=1)] = "openid profile"

@@ -13,7 +13,7 @@ import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hmac import compare_digest
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -255,6 +255,11 @@ class SignIn:
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         self.providers = providers
+
+    def use_secrets(self, secrets: Sequence[str]) -> None:
+        """The secrets of the client have changed: one for each provider."""
+        for provider, secret in zip(self.providers, secrets, strict=True):
+            provider.config = replace(provider.config, client_secret=secret)
 
     def provider(self, number: int) -> Provider:
         """Raises UnauthorizedError."""

@@ -37,7 +37,7 @@ _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 @router.get("/login", dependencies=[PUBLIC])
 async def get_login(request: Request) -> Response:
     """The form; a redirect if authentication is disabled."""
-    next_path = _local_path(request.query_params.get("next", "/"))
+    next_path = _local_path(request, request.query_params.get("next", "/"))
     if not service_of(request).authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     return _form(request, next_path, ended="ended" in request.query_params)
@@ -49,7 +49,7 @@ async def post_login(request: Request) -> Response:
     if same_origin(request) is False:
         raise ForbiddenError("The form comes from another site's page.")
     form = await read_form(request)
-    next_path = _local_path(form.get("next", "/"))
+    next_path = _local_path(request, form.get("next", "/"))
     if not service_of(request).authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     try:
@@ -70,7 +70,7 @@ async def get_login_callback(request: Request) -> Response:
     sessions, next_path = service_of(request).sessions, "/"
     try:
         attempt = Attempt.parse(request.cookies.get(_ATTEMPT, ""))
-        next_path = _local_path(attempt.next_path)
+        next_path = _local_path(request, attempt.next_path)
         provider = _sign_in(request).provider(attempt.issuer)
         person = await provider.redeem(attempt, request.query_params, _redirect_uri(request))
         cookie, session = await sessions.create_signed_in(person, session_address(request))
@@ -89,7 +89,7 @@ async def get_login_callback(request: Request) -> Response:
 @router.get("/login/{number}", dependencies=[PUBLIC])
 async def get_login_at_issuer(request: Request, number: Annotated[int, PathParameter(ge=0)]) -> Response:
     """Send the browser to an issuer, the first one with 0."""
-    next_path = _local_path(request.query_params.get("next", "/"))
+    next_path = _local_path(request, request.query_params.get("next", "/"))
     try:
         attempt = Attempt.begin(number, next_path)
         provider = _sign_in(request).provider(number)
@@ -164,7 +164,11 @@ def _is_https(request: Request) -> bool:
     return _public_url(request).startswith("https://") or request.headers.get("origin", "").startswith("https://")
 
 
-def _local_path(path: str) -> str:
+def _local_path(request: Request, path: str) -> str:
+    """The path without the root path, which a script may have kept; that of the list if it leads elsewhere."""
+    root_path = shared.root_path_of(request)
+    if root_path and path.startswith(f"{root_path}/"):
+        path = path.removeprefix(root_path)
     return path if _LOCAL_PATH.fullmatch(path) else "/"
 
 

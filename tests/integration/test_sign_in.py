@@ -106,6 +106,37 @@ def test_it_goes_through_the_code_flow_with_pkce(secured: SecuredInProcess, issu
     assert redeemed["code_verifier"] not in str(asked)
 
 
+@pytest.mark.parametrize("next_path", ["/page/map", "/tools/blocklist/page/map"], ids=["local", "as it is shown"])
+def test_below_a_path_the_browser_comes_back_there(
+    tmp_path: Path, databases: Databases, issuer: FakeIssuer, next_path: str
+) -> None:
+    with (
+        secured_in_process(tmp_path, databases, root_path="/tools/blocklist", **settings(issuer)) as secured,
+        secured.client() as client,
+    ):
+        leaving = client.get("/tools/blocklist/login/0", params={"next": next_path})
+        back = httpx.get(leaving.headers["location"]).headers["location"]
+        assert back.startswith(f"{secured.url}/tools/blocklist/login/callback?")
+        shown = client.get(back)
+        assert 'content="0;url=/tools/blocklist/page/map"' in shown.text
+        assert 'href="/tools/blocklist/page/map">Go on' in shown.text
+        assert {cookie.path for cookie in client.cookies.jar} == {"/tools/blocklist"}
+        assert client.get("/tools/blocklist/page/map").status_code == 200
+
+
+def test_a_renewed_secret_of_the_client_is_used(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+    file = tmp_path / "secret"
+    file.write_text("one\n")
+    with secured_in_process(tmp_path, databases, oidc_client_secret_file=str(file), **settings(issuer)) as secured:
+        (provider,) = secured.service.app.state.service.sessions.sign_in.providers
+        assert provider.config.client_secret == "one"
+        file.write_text("two\n")
+        secured.service.until(lambda: provider.config.client_secret == "two")
+        file.write_text("")
+        secured.clock.advance(60)
+        assert provider.config.client_secret == "two"
+
+
 @pytest.mark.parametrize("claims", [{"roles": ["others"]}, {"roles": None}, {"preferred_username": "evidence"}])
 def test_without_a_role_nobody_is_logged_in(
     secured: SecuredInProcess, issuer: FakeIssuer, claims: dict[str, Any]
