@@ -62,6 +62,7 @@ PATHS_WITH_REVISION: Final = (
     "/nodes",
     "/taskmanagers",
     "/tokens",
+    "/issuers",
     "/whoami",
     "/drift",
     "/evidence",

@@ -1,4 +1,4 @@
-"""Tokens: create, list and revoke them."""
+"""Tokens: create, list and revoke them; whose a token is, and where people log in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.parameters import KNOWN_PARAMETERS, Admin, Reader, ResourceId, body_schema, origin_of, read_body
+from app.api.parameters import KNOWN_PARAMETERS, PUBLIC, Admin, Reader, ResourceId, body_schema, origin_of, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.auth.credential import Principal
 from app.requests import MAX_NODE_BODY, TokenRequest
@@ -16,7 +16,14 @@ from blocklist import __version__
 from blocklist.model.claims import NewToken, Role, default_owner
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.wire.body import dump_json, parse_json
-from blocklist.wire.tokens import CreatedTokenBody, IdentityBody, TokensBody, new_token_body, token_body
+from blocklist.wire.tokens import (
+    CreatedTokenBody,
+    IdentityBody,
+    IssuersBody,
+    TokensBody,
+    new_token_body,
+    token_body,
+)
 
 router = APIRouter(tags=["Tokens"], dependencies=[KNOWN_PARAMETERS])
 
@@ -45,6 +52,30 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
         "askAbove": service.ask_above,
     }
     return JsonResponse(request, dump_json(body))
+
+
+@router.head("/issuers", dependencies=[PUBLIC, FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/issuers",
+    summary="Where people log in with the command",
+    operation_id="listIssuers",
+    dependencies=[PUBLIC, FROM_MEMORY],
+    response_model=IssuersBody,
+)
+async def get_issuers(request: Request) -> Response:
+    """The OpenID Connect issuers at which `blocklist login` works, by the device flow; none if there are none."""
+    settings = service_of(request).settings
+    found = [
+        {
+            "issuer": issuer.url,
+            "clientId": issuer.command_client_id,
+            "audience": issuer.audience,
+            "scope": settings.oidc_scope,
+        }
+        for issuer in settings.oidc_issuers
+        if issuer.command_client_id and settings.auth != "off"
+    ]
+    return JsonResponse(request, dump_json({"issuers": found}))
 
 
 @router.post(

@@ -186,6 +186,8 @@ def _string(text: str) -> str:
 
 SETTINGS: Final = ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION", "CONTEXT")
 """The variables that the command reads, without the prefix."""
+LOGINS: Final = "logins.json"
+"""The file with the tokens of `blocklist login`, beside that of the contexts."""
 _PREFIX: Final = "BLOCKLIST_"
 _SIMILARITY: Final = 0.8
 """Names at least this similar to a setting are misspelt. The settings of the service, which may be in the same
@@ -229,11 +231,24 @@ def connect(seconds: float | None = None) -> BlocklistClient:
 def service() -> tuple[str, Callable[[], str] | None]:
     """The URL of the service, and what reads the token for it, if there is one. Raises InvalidError."""
     context = current_context()
-    if context is None:
-        return os.environ.get("BLOCKLIST_URL") or DEFAULT_URL, token_reader()
-    if (file := context.token_file) is None:
-        return context.settings["url"], token_reader()
-    return context.settings["url"], partial(read_token_file, file, f"context {context.name}")
+    if context is not None and (file := context.token_file) is not None:
+        return context.settings["url"], partial(read_token_file, file, f"context {context.name}")
+    url = (os.environ.get("BLOCKLIST_URL") or DEFAULT_URL) if context is None else context.settings["url"]
+    return url, token_reader() or login_reader(url)
+
+
+def login_reader(url: str) -> Callable[[], str] | None:
+    """What reads the token of `blocklist login` for this service; None if nobody has logged in."""
+    try:
+        path = contexts_path().with_name(LOGINS)
+    except InvalidError:
+        # As in a container: there is no file.
+        return None
+    if not path.exists():
+        return None
+    from blocklist.cli.login import saved_token  # noqa: PLC0415 - only after a log-in
+
+    return saved_token(path, url)
 
 
 def current_context() -> Context | None:

@@ -58,6 +58,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "read.claims",
             "Show who claims which node, until when and why; a node is free when its last claim ends.",
         ),
+        "login": ("login.login", "Log in at the issuer of the service, in a browser on any machine."),
+        "logout": ("login.logout", "Forget the log-in at this service, and end it at its issuer."),
         "whoami": (
             "admin.whoami",
             "Show whom the service takes you for: name, role, and the owners whose claims you may change.",

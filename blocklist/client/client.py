@@ -74,7 +74,7 @@ if TYPE_CHECKING:
         NodeStatusBody,
     )
     from blocklist.wire.nodes import OwnedClaim
-    from blocklist.wire.tokens import IdentityBody
+    from blocklist.wire.tokens import IdentityBody, IssuerBody
 
 _NODES_PATH = "/blocklist/nodes"
 _MAX_BODY: Final = 256 << 20
@@ -588,6 +588,12 @@ class BlocklistClient:
         from blocklist.wire.tokens import IdentityBody
 
         return parse_body(IdentityBody, self._request("GET", "/whoami").object())
+
+    def issuers(self) -> list[IssuerBody]:
+        """Where people log in with the command."""
+        from blocklist.wire.tokens import IssuersBody
+
+        return parse_body(IssuersBody, self._request("GET", "/issuers").object()).issuers
 
     def create_token(
         self,

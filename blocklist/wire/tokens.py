@@ -1,4 +1,4 @@
-"""The bodies of /tokens and /whoami."""
+"""The bodies of /tokens, /whoami and /issuers."""
 
 from __future__ import annotations
 
@@ -77,6 +77,23 @@ class IdentityBody(Body):
         int,
         Doc("People should be asked before a change of more nodes than this: a tenth of the known ones, at most 20."),
     ] = 20
+
+
+@dataclass(kw_only=True)
+class IssuerBody(Body):
+    """An OpenID Connect issuer at which people log in with the command."""
+
+    issuer: Annotated[str, Doc("The issuer's URL, which has a discovery document.")]
+    client_id: Annotated[str, Doc("The public client with which the device flow works.")]
+    audience: Annotated[str, Doc("The audience of access tokens that the service accepts.")]
+    scope: Annotated[str, Doc("What a log-in asks the issuer for.")]
+
+
+@dataclass(kw_only=True)
+class IssuersBody(Body):
+    """Where people log in with the command."""
+
+    issuers: list[IssuerBody]
 
 
 @dataclass(kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from app.auth.sessions import CONFIRM_MS, LIFETIME_MS
 from tests.integration.bodies import block
+from tests.integration.command import Command
 from tests.integration.databases import Databases
 from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, running_issuer
 from tests.integration.process import wait_until
@@ -38,7 +41,7 @@ def secured(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> Iterato
 
 def settings(issuer: FakeIssuer, **more: str) -> dict[str, str]:
     own = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_client_id": CLIENT, "oidc_roles": ROLES}
-    return {**own, **more}
+    return {**own, "oidc_command_client_id": "command", **more}
 
 
 def go_to_issuer(client: httpx.Client, next_path: str = "/") -> str:
@@ -323,3 +326,133 @@ def test_what_is_stored_of_a_log_in_is_encrypted(secured: SecuredInProcess, issu
         ]
         stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
         assert not [secret for secret in secrets if secret.encode() in stored]
+
+
+class TestCommand:
+    """`blocklist login`, by the device flow."""
+
+    @pytest.fixture
+    def command(self, binaries: Path, secured: SecuredInProcess, tmp_path: Path) -> Command:
+        command = Command(binaries, secured.url)
+        command.env["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+        return command
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return tmp_path / "config" / "blocklist" / "logins.json"
+
+    def test_it_acts_for_the_person_until_the_log_out(
+        self, command: Command, issuer: FakeIssuer, secured: SecuredInProcess, file: Path
+    ) -> None:
+        done = command.run("login")
+        assert (done.returncode, done.stdout) == (0, f"Logged in to {secured.url} as ann, operator.\n")
+        assert f"{issuer.url}/activate?user_code=ABCD-EFGH" in done.stderr
+        assert file.stat().st_mode & 0o777 == 0o600
+        command.stdout_of("block", "w1", "-r", "disk")
+        assert "ann" in command.stdout_of("whoami")
+        done = command.run("logout")
+        assert done.stdout == f"Logged out of {secured.url}, and of {urlsplit(issuer.url).netloc}.\n"
+        assert len(issuer.revoked) == 1
+        assert command.run("list").returncode == 1
+        assert "Nobody is logged in" in command.run("logout").stderr
+
+    def test_it_waits_until_the_person_has_logged_in(self, command: Command, issuer: FakeIssuer) -> None:
+        issuer.approved = False
+        soon = threading.Timer(1.5, setattr, (issuer, "approved", True))
+        soon.start()
+        command.stdout_of("login")
+        soon.join()
+        assert len(issuer.token_requests) > 1
+
+    def test_an_old_token_is_renewed(self, command: Command, issuer: FakeIssuer, file: Path) -> None:
+        command.stdout_of("login")
+        _make_old(file)
+        command.stdout_of("list")
+        assert [it["grant_type"] for it in issuer.token_requests][1:] == ["refresh_token"]
+        command.stdout_of("list")
+        assert len(issuer.token_requests) == 2
+
+    def test_the_end_of_the_session_at_the_issuer_is_named(
+        self, command: Command, issuer: FakeIssuer, file: Path
+    ) -> None:
+        command.stdout_of("login")
+        _make_old(file)
+        issuer.session_ended = True
+        done = command.run("block", "w1", "-r", "disk")
+        assert done.returncode == 2
+        assert "has ended (invalid_grant: Session not active): run blocklist login" in done.stderr
+        issuer.unavailable = True
+        assert "cannot be renewed" in command.run("list").stderr
+
+    def test_a_token_of_the_environment_goes_first_and_never_to_the_issuer(
+        self, command: Command, issuer: FakeIssuer, secured: SecuredInProcess
+    ) -> None:
+        command.env["BLOCKLIST_TOKEN"] = secured.admin
+        assert "BLOCKLIST_TOKEN is set" in command.run("login").stderr
+        assert secured.admin not in str(issuer.token_requests)
+        assert "admin" in command.stdout_of("whoami")
+
+    def test_a_log_in_is_for_its_service_only(self, command: Command, secured: SecuredInProcess) -> None:
+        command.stdout_of("login")
+        other = secured.url.replace("127.0.0.1", "localhost")
+        assert command.run("list", BLOCKLIST_URL=other).returncode == 1
+
+    @pytest.mark.parametrize("content", ["", "[]", "{"])
+    def test_a_damaged_file_is_named(self, command: Command, file: Path, content: str) -> None:
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+        done = command.run("list")
+        assert (done.returncode, str(file) in done.stderr) == (2, True)
+
+    def test_without_a_client_for_it_a_token_is_needed(
+        self, binaries: Path, tmp_path: Path, databases: Databases, issuer: FakeIssuer
+    ) -> None:
+        own = settings(issuer, oidc_command_client_id="")
+        (tmp_path / "other").mkdir()
+        with secured_in_process(tmp_path / "other", databases, **own) as secured:
+            done = Command(binaries, secured.url).run("login", XDG_CONFIG_HOME=str(tmp_path))
+        assert (done.returncode, "BLOCKLIST_OIDC_COMMAND_CLIENT_ID" in done.stderr) == (2, True)
+
+
+def _make_old(file: Path) -> None:
+    logins = json.loads(file.read_text())
+    for entry in logins.values():
+        entry["end"] = 0
+    file.write_text(json.dumps(logins))
+
+
+def test_several_issuers_are_each_offered(
+    tmp_path: Path, databases: Databases, issuer: FakeIssuer, binaries: Path
+) -> None:
+    with running_issuer() as other:
+        other.person = {"roles": ["platform"], "preferred_username": "bob"}
+        own = settings(issuer, oidc_client_id=f"{CLIENT},{CLIENT}") | {"oidc_issuer": f"{issuer.url}, {other.url}"}
+        with secured_in_process(tmp_path, databases, **own) as secured, secured.client() as client:
+            text = client.get("/login").text
+            assert f"Log in at {urlsplit(issuer.url).netloc}" in text
+            leaving = client.get("/login/1")
+            assert leaving.headers["location"].startswith(other.url)
+            answer = httpx.get(leaving.headers["location"]).headers["location"]
+            assert client.get(answer).status_code == 200
+            assert client.get("/whoami").json()["name"] == "bob"
+            assert client.get("/login/2").status_code == 401
+            command = Command(binaries, secured.url)
+            command.env["XDG_CONFIG_HOME"] = str(tmp_path)
+            assert "choose one of" in command.run("login").stderr
+            assert "as bob, admin" in command.stdout_of("login", "--issuer", other.url)
+
+
+def test_a_renewed_secret_of_the_client_is_used(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+    file = tmp_path / "secret"
+    file.write_text("first\n")
+    own = settings(issuer, oidc_client_secret_file=str(file))
+    with secured_in_process(tmp_path, databases, **own) as secured:
+
+        def sent() -> str | None:
+            with secured.client() as client:
+                log_in(client)
+            return issuer.client_secrets[-1]
+
+        assert sent() == f"{CLIENT}:first"
+        file.write_text("second\n")
+        wait_until(lambda: sent() == f"{CLIENT}:second")
