@@ -67,6 +67,7 @@ class TestRoutes:
             "/login",
             "/login/callback",
             "/login/{number}",
+            "/issuers",
             "/docs",
             "/openapi.json",
             "/spark/blocklist-spark.jar",
