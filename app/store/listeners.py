@@ -238,7 +238,7 @@ def _updates_since(connection: Connection, since: int) -> ListenerUpdates:
         count,
         changed,
         _reports_since(connection, since),
-        [_mode(row) for row in connection.execute(select(listener_modes))],
+        list(readable_rows(listener_modes, connection.execute(select(listener_modes)), _mode)),
     )
 
 
@@ -249,8 +249,9 @@ def _get(connection: Connection, listener_id: str) -> StoredListener | None:
 
 
 def check(connection: Connection) -> None:
-    """Raises UnreadableRowError if there is a listener that cannot be read."""
+    """Raises UnreadableRowError if there is a listener, or a mode, that cannot be read."""
     read_rows(listeners, connection.execute(select(listeners)), _stored)
+    read_rows(listener_modes, connection.execute(select(listener_modes)), _mode)
 
 
 def _save(

@@ -169,6 +169,14 @@ class TestWhileItRuns:
             assert "damaged" in problem_of(client.put("/listeners/damaged", json=body), 503)["detail"]
             register(client, "other")
 
+    def test_a_mode_that_cannot_be_read_leaves_the_others(self, service: InProcessService) -> None:
+        with service.client() as client:
+            for pattern in ("a", "b", "c"):
+                client.put("/listeners/modes", json={"pattern": pattern, "mode": "off"}).raise_for_status()
+                if pattern == "b":
+                    execute(service.database, "UPDATE listener_modes SET mode = 'sideways' WHERE pattern = 'b'")
+            assert [it["pattern"] for it in client.get("/listeners/modes").json()["modes"]] == ["a", "c"]
+
     @pytest.mark.parametrize(
         "count", [lambda client: client.get("/readyz"), lambda client: client.get("/blocklist/changes")]
     )

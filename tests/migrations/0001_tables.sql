@@ -79,10 +79,10 @@ VALUES
     ('0000000d', 'etl', 'listener', '1f40fc92da241694750979ee6cf582f2d5d7d28e18335de05abc54d0560e0f53', 1700000004000, 'anna', 9223372036854775807, NULL, NULL, NULL, '["etl-*"]');
 
 INSERT INTO sessions
-    (digest, csrf, address, name, role, owners, credential, end_ms, principal, created_ms)
+    (digest, csrf, address, name, role, owners, credential, end_ms, principal, created_ms, sign_in, confirmed_ms)
 VALUES
-    ('247610f4dedd4ab7247d07dbda19c81ca9817f85820742cad49d407ffae9e4ed', '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a', 'testclient', 'anna', 'admin', NULL, '0000000a', 1700040000000, 'anna', 1699996800000),
-    ('e87ba7a0b779d8b797f86d19604504496f23b4d1e31ed4721d9dc8634172b723', '0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b', '2001:db8::9', NULL, 'operator', '["alertmanager/*"]', 'key-0123456789ab', 1700000040000, 'oidc:4711', 1699999000000);
+    ('247610f4dedd4ab7247d07dbda19c81ca9817f85820742cad49d407ffae9e4ed', '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a', 'testclient', 'anna', 'admin', NULL, '0000000a', 1700040000000, 'anna', 1699996800000, NULL, 0),
+    ('e87ba7a0b779d8b797f86d19604504496f23b4d1e31ed4721d9dc8634172b723', '0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b', '2001:db8::9', NULL, 'operator', '["alertmanager/*"]', 'key-0123456789ab', 1700000040000, 'oidc:4711', 1699999000000, '{"issuer":"https://login.example.com"}', 1699999500000);
 
 INSERT INTO replicas
     (id, end_ms)
