@@ -127,7 +127,9 @@ def test_below_a_path_the_browser_comes_back_there(
         assert client.get("/tools/blocklist/page/map").status_code == 200
 
 
-def test_a_renewed_secret_of_the_client_is_used(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+def test_an_empty_file_leaves_the_secret_of_the_client(
+    tmp_path: Path, databases: Databases, issuer: FakeIssuer
+) -> None:
     file = tmp_path / "secret"
     file.write_text("one\n")
     with secured_in_process(tmp_path, databases, oidc_client_secret_file=str(file), **settings(issuer)) as secured:
