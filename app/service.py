@@ -10,7 +10,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 from fastapi import Request
@@ -35,7 +34,7 @@ from app.net.urls import make_senders
 from app.notices.notifier import Notifier, Target
 from app.notices.observer import ListenerObserver, NoticeGroups, TrackedNodes
 from app.secret_files import FileWatcher, SecretFile
-from app.settings import Settings, SettingsError
+from app.settings import Settings
 from app.store.audit import Origin
 from app.store.database import check_renewed, is_postgresql, make_store
 from app.store.queries import LoadedState, Topic
@@ -52,9 +51,6 @@ from blocklist.model.names import ConfirmedNodes
 from blocklist.model.node import to_millis
 from blocklist.model.reported_node import CLUSTER_LABEL
 from blocklist.wire.audit import AuditKind, Way
-
-if TYPE_CHECKING:
-    from app.auth.signin import SignIn
 
 log = structlog.get_logger(__name__)
 
@@ -183,7 +179,8 @@ class Service:
 
         # Who may do what, from where, and how many streams a client may have
         self.authenticator = make_authenticator(settings, store.tokens, clock)
-        self.sessions = Sessions(self.authenticator, store.tokens, clock, self._sign_in(settings.oidc_client_secret))
+        sign_in = make_sign_in(settings, self.authenticator.jwt_verifier)
+        self.sessions = Sessions(self.authenticator, store.tokens, clock, sign_in)
         self.audit = AuditLog(store, clock, metrics.audit_lost.inc)
         self.trusted_proxies = Networks(settings.trusted_proxies.split(","))
         self.stream_quota = StreamQuota(settings.max_waits_per_client)
@@ -226,26 +223,10 @@ class Service:
     def _targets(self, urls: str) -> list[Target]:
         return [Target(place, sender, self.metrics.count_notice) for place, sender in enumerate(make_senders(urls), 1)]
 
-    def _sign_in(self, client_secret: str) -> SignIn | None:
-        """Where people log in. Raises ValueError for a number of secrets that is not that of the issuers."""
-        settings = self.settings.model_copy(update={"oidc_client_secret": client_secret})
-        try:
-            return make_sign_in(settings, self.authenticator.jwt_verifier)
-        except SettingsError as error:
-            raise ValueError(str(error)) from None
-
     def _watch_secrets(self, database: SecretFile | None) -> None:
         """Use what is in the files of secrets when it changes."""
         if database is not None:
             self.files.watch([database.path], self.store.renew)
-        if path := self.settings.oidc_client_secret_file:
-            former = self.settings.oidc_client_secret
-            client = SecretFile("BLOCKLIST_OIDC_CLIENT_SECRET_FILE", path, former, self._sign_in)
-
-            async def renew_sign_in() -> None:
-                self.sessions.sign_in = self._sign_in(client.read())
-
-            self.files.watch([path], renew_sign_in)
         notices, path = self._notices, self.settings.notify_url_file
         if notices is not None and path:
             urls = SecretFile("BLOCKLIST_NOTIFY_URL_FILE", path, self.settings.notify_url, make_senders)

@@ -7,7 +7,7 @@ import json
 import secrets
 import ssl
 import time
-from base64 import b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +48,6 @@ class FakeIssuer:
         self.approved = True
         self.revoked: list[str] = []
         self.token_requests: list[dict[str, str]] = []
-        self.client_secrets: list[str | None] = []
         self._codes: dict[str, dict[str, str]] = {}
         self.refresh_tokens: set[str] = set()
 
@@ -164,8 +163,6 @@ def running_issuer(certificate: tuple[Path, Path] | None = None) -> Iterator[Fak
             if issuer.unavailable:
                 self.reply(503)
             elif self.path == "/token":
-                basic = self.headers["Authorization"]
-                issuer.client_secrets.append(basic and b64decode(basic.removeprefix("Basic ")).decode())
                 status, tokens = issuer.tokens(body)
                 self.reply(status, json.dumps(tokens).encode())
             elif self.path == "/device":

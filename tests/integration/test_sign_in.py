@@ -442,19 +442,3 @@ def test_several_issuers_are_each_offered(
             command.env["XDG_CONFIG_HOME"] = str(tmp_path)
             assert "choose one of" in command.run("login").stderr
             assert "as bob, admin" in command.stdout_of("login", "--issuer", other.url)
-
-
-def test_a_renewed_secret_of_the_client_is_used(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
-    file = tmp_path / "secret"
-    file.write_text("first\n")
-    own = settings(issuer, oidc_client_secret_file=str(file))
-    with secured_in_process(tmp_path, databases, **own) as secured:
-
-        def sent() -> str | None:
-            with secured.client() as client:
-                log_in(client)
-            return issuer.client_secrets[-1]
-
-        assert sent() == f"{CLIENT}:first"
-        file.write_text("second\n")
-        wait_until(lambda: sent() == f"{CLIENT}:second")
