@@ -125,6 +125,7 @@ class PostgresStore(Store):
         self._stall_seconds = min(STALL_SECONDS, timeout_seconds / 2)
         self._committer: psycopg.AsyncConnection | None = None
         self._renewals = self._renewals_of_committer = 0
+        self._renew_pool(self._engine.sync_engine)
         self._in_flight: set[psycopg.AsyncConnection] = set()
 
     async def prepare(self) -> None:
@@ -135,9 +136,20 @@ class PostgresStore(Store):
         await self._drop_committer()
         await self._engine.dispose()
 
+    def _renew_pool(self, engine: Engine) -> None:
+        """Replace a connection of the pool from before a renewal when it is used next."""
+
+        @event.listens_for(engine, "connect")
+        def _connected(_: object, record: ConnectionPoolEntry) -> None:
+            record.info["renewals"] = self._renewals
+
+        @event.listens_for(engine, "checkout")
+        def _used(_: object, record: ConnectionPoolEntry, __: object) -> None:
+            if record.info["renewals"] != self._renewals:
+                raise DisconnectionError
+
     async def renew(self) -> None:
         self._renewals += 1
-        await self._engine.dispose()
 
     async def connect(self) -> psycopg.AsyncConnection:
         """A new connection with autocommit, outside the pool.
