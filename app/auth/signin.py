@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 MAX_DISCOVERY_AGE_SECONDS: Final = 300.0
 _NONCE_BYTES: Final = 12
+_NOT_THE_PERSON: Final = ("invalid_client", "unauthorized_client", "server_error", "temporarily_unavailable")
+"""Errors of RFC 6749 about the service or the issuer. Keycloak sends `unauthorized_client` for a wrong secret."""
 _PRINTABLE: Final = re.compile(r"[ -~]{1,200}", re.ASCII)
 NETWORK_ERRORS: Final = (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError)
 
@@ -203,8 +205,9 @@ class Provider:
         if status == 200 and isinstance(answer, dict):
             return answer
         if status in (400, 401, 403) and isinstance(answer, dict) and "error" in answer:
-            if answer["error"] == "invalid_client":
-                log.warning("an issuer does not accept BLOCKLIST_OIDC_CLIENT_ID", issuer=self.config.issuer)
+            if answer["error"] in _NOT_THE_PERSON:
+                # Sessions go on: after a change of the secret at the issuer nobody is logged out.
+                raise self._away(JwksError(f"{url} refuses the service: {_words(answer)}"))
             raise _refused(answer)
         raise self._away(JwksError(f"{url} returned status {status}"))
 
@@ -284,10 +287,13 @@ class SignIn:
 
 
 def _refused(answer: Mapping[str, Any]) -> UnauthorizedError:
+    return UnauthorizedError(f"The issuer refuses the log-in ({_words(answer)}).", given=True)
+
+
+def _words(answer: Mapping[str, Any]) -> str:
     """The issuer's own words, if they can be shown."""
     words = [str(answer[name]) for name in ("error", "error_description") if name in answer]
-    shown = ": ".join(word for word in words if _PRINTABLE.fullmatch(word))
-    return UnauthorizedError(f"The issuer refuses the log-in ({shown or 'without a reason'}).", given=True)
+    return ": ".join(word for word in words if _PRINTABLE.fullmatch(word)) or "without a reason"
 
 
 def _reason(error: Exception) -> str:

@@ -37,6 +37,7 @@ class FakeIssuer:
         self.url = url
         self.advertised_issuer = url
         self.keys: dict[str, Key] = {"one": rsa_key()}
+        self._kid = "one"
         self.unavailable = False
         self.required_token: str | None = None
         self.key_requests = 0
@@ -44,12 +45,18 @@ class FakeIssuer:
         self.person: dict[str, Any] = {}
         self.id_token_claims: dict[str, Any] = {}
         self.session_ended = False
+        self.refusal: str | None = None
         self.gives_refresh_tokens = True
         self.approved = True
         self.revoked: list[str] = []
         self.token_requests: list[dict[str, str]] = []
         self._codes: dict[str, dict[str, str]] = {}
         self.refresh_tokens: set[str] = set()
+
+    def rotate_key(self) -> None:
+        """Sign with a new key, and publish no other."""
+        self._kid = "two"
+        self.keys = {"two": rsa_key()}
 
     def document(self, path: str, authorization: str | None) -> dict[str, Any] | None:
         if self.unavailable or (self.required_token and authorization != f"Bearer {self.required_token}"):
@@ -81,6 +88,8 @@ class FakeIssuer:
         """The answer of the token endpoint: a code is good once, a refresh token is replaced."""
         asked = dict(parse_qsl(body))
         self.token_requests.append(asked)
+        if self.refusal is not None:
+            return 401, {"error": self.refusal}
         match asked["grant_type"]:
             case "authorization_code":
                 begun = self._codes.pop(asked["code"], None)
@@ -121,9 +130,9 @@ class FakeIssuer:
             "interval": 1,
         }
 
-    def sign(self, kid: str = "one", key: Key | None = None, algorithm: str = "RS256", **claims: Any) -> str:
+    def sign(self, kid: str = "", key: Key | None = None, algorithm: str = "RS256", **claims: Any) -> str:
         """A JWT of the operator ann for an hour; a claim of None is left out."""
-        now = int(time.time())
+        now, kid = int(time.time()), kid or self._kid
         all_claims = {
             "iss": self.url,
             "aud": AUDIENCE,

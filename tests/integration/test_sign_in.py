@@ -286,8 +286,26 @@ class TestConfirmed:
     def test_a_rotated_key_ends_no_session(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
         with secured.client() as client:
             log_in(client)
-            issuer.keys = {"two": issuer.keys["one"]}
+            issuer.rotate_key()
+            for number in (1, 2):
+                secured.clock.advance(CONFIRM_MS / 1000)
+                assert status_of(client) == 200
+                assert len(issuer.token_requests) == 1 + number
+
+    @pytest.mark.parametrize("error", ["invalid_client", "unauthorized_client", "server_error"])
+    def test_it_goes_on_while_the_issuer_refuses_the_service(
+        self, secured: SecuredInProcess, issuer: FakeIssuer, error: str
+    ) -> None:
+        with secured.client() as client:
+            log_in(client)
+            issuer.refusal = error
+            secured.clock.advance(CONFIRM_MS / 1000)
             assert status_of(client) == 200
+            assert len(issuer.token_requests) == 2
+            issuer.refusal = None
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert status_of(client) == 200
+            assert len(issuer.token_requests) == 3
 
     def test_without_a_refresh_token_it_lasts_an_hour(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
         issuer.gives_refresh_tokens = False
