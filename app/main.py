@@ -238,7 +238,8 @@ def header_below(root_path: bytes, name: bytes, value: bytes) -> bytes:
     match name:
         case b"location" | b"hx-redirect" if value.startswith(b"/") and not value.startswith(root_path + b"/"):
             return root_path + value
-        case b"set-cookie":
+        # A cookie with this prefix has the path /, or browsers refuse it.
+        case b"set-cookie" if not value.startswith(b"__Host-"):
             return _COOKIE_PATH.sub(rb"\1" + root_path, value)
         case _:
             return value

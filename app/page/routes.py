@@ -29,7 +29,7 @@ for part in (list, change, node, listeners, history, map, selection, tokens, sha
     router.routes.extend(part.router.routes)
 
 _ATTEMPT: Final = "blocklist_login"
-"""The cookie of a log-in that has begun."""
+"""The cookie of a log-in that has begun; with HTTPS, `__Host-` before it: no other host of the domain can set that."""
 _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 """A path on this service: it cannot contain another host or a line end."""
 
@@ -69,7 +69,7 @@ async def get_login_callback(request: Request) -> Response:
     """The browser comes back from the issuer."""
     sessions, next_path = service_of(request).sessions, "/"
     try:
-        attempt = Attempt.parse(request.cookies.get(_ATTEMPT, ""))
+        attempt = Attempt.parse(request.cookies.get(_attempt_cookie(request), ""))
         next_path = _local_path(request, attempt.next_path)
         provider = _sign_in(request).provider(attempt.issuer)
         person = await provider.redeem(attempt, request.query_params, _redirect_uri(request))
@@ -82,7 +82,7 @@ async def get_login_callback(request: Request) -> Response:
         note_login(request, session, Way.PAGE)
         response = _leave(request, next_path)
         response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
-    response.delete_cookie(_ATTEMPT, path="/", httponly=True, samesite="lax")
+    response.delete_cookie(_attempt_cookie(request), path="/", httponly=True, samesite="lax", secure=_is_https(request))
     return response
 
 
@@ -100,7 +100,13 @@ async def get_login_at_issuer(request: Request, number: Annotated[int, PathParam
         return _form(request, next_path, error.detail, STATUS[type(error)])
     # Lax, as the browser comes back from another site.
     response.set_cookie(
-        _ATTEMPT, attempt.cookie, LOGIN_SECONDS, path="/", httponly=True, samesite="lax", secure=_is_https(request)
+        _attempt_cookie(request),
+        attempt.cookie,
+        LOGIN_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=_is_https(request),
     )
     return response
 
@@ -157,6 +163,10 @@ def _form(
     return render_page(
         request, "login.html.j2", visitor, status, next=next_path, error=error, ended=ended, issuers=issuers
     )
+
+
+def _attempt_cookie(request: Request) -> str:
+    return f"__Host-{_ATTEMPT}" if _is_https(request) else _ATTEMPT
 
 
 def _is_https(request: Request) -> bool:

@@ -80,6 +80,7 @@ def logout() -> None:
     with suppress(UnavailableError, TokenFileError), _http(entry["issuer"]) as http:
         revocation = _discover(http, entry["issuer"]).get("revocation_endpoint")
         if isinstance(revocation, str) and entry.get("refreshToken"):
+            _check_secure(revocation)
             _post(http, revocation, {"client_id": entry["clientId"], "token": entry["refreshToken"]})
             print_lines(f"Logged out of {url}, and of {_host(entry['issuer'])}.")
             return
@@ -218,7 +219,10 @@ def _check_secure(url: str) -> None:
 
 
 def _discover(http: httpx.Client, issuer: str) -> Mapping[str, Any]:
-    return _answer(http, "GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration", None)
+    found = _answer(http, "GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration", None)
+    if str(found.get("issuer")).rstrip("/") != issuer.rstrip("/"):
+        raise UnavailableError(f"The issuer {_host(issuer)} has the discovery document of another one.")
+    return found
 
 
 def _endpoint(endpoints: Mapping[str, Any], name: str) -> str:

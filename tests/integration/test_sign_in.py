@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from app.auth.sessions import CONFIRM_MS, LIFETIME_MS
+from app.auth.sessions import CONFIRM_MS, LIFETIME_MS, Attempt
 from tests.integration.bodies import block
 from tests.integration.command import Command
 from tests.integration.databases import Databases
@@ -170,6 +170,20 @@ def test_owners_of_a_group_restrict_the_session(secured: SecuredInProcess, issue
 
 class TestForged:
     """Answers that no log-in of this browser has led to."""
+
+    def test_with_https_another_host_of_the_domain_cannot_plant_a_log_in(
+        self, tmp_path: Path, databases: Databases, issuer: FakeIssuer
+    ) -> None:
+        own = settings(issuer, public_url="https://lists.example/tools", root_path="/tools")
+        with secured_in_process(tmp_path, databases, **own) as secured, secured.client() as client:
+            cookie = client.get("/login/0").headers["set-cookie"]
+            assert re.match(
+                "__Host-blocklist_login=[^;]+; HttpOnly; Max-Age=600; Path=/; SameSite=lax; Secure$", cookie
+            )
+            planted = cookie.partition(";")[0].removeprefix("__Host-")
+            state = Attempt.parse(planted.partition("=")[2].strip('"')).state
+            answer = f"/login/callback?code=1&state={state}"
+            assert "not begun in this browser" in client.get(answer, headers={"Cookie": planted}).text
 
     def test_a_stolen_answer_is_worth_nothing_in_another_browser(self, secured: SecuredInProcess) -> None:
         with secured.client() as victim, secured.client() as thief, secured.client() as other:
