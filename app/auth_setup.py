@@ -80,9 +80,7 @@ def make_sign_in(settings: Settings, verifiers: JwtVerifiers | None) -> SignIn |
     from app.auth import signin  # noqa: PLC0415 - as above
 
     configs = (signin.ClientConfig(it.url, it.client_id, it.client_secret, settings.oidc_scope) for it in issuers)
-    return signin.SignIn(
-        [signin.Provider(number, it, verifiers.of_issuer(it.issuer)) for number, it in enumerate(configs)]
-    )
+    return signin.SignIn([signin.Provider(config, verifiers.of_issuer(config.issuer)) for config in configs])
 
 
 def client_secrets(settings: Settings, text: str) -> list[str]:

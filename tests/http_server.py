@@ -20,11 +20,17 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def reply(
-        self, status: int, body: bytes = b"", headers: Mapping[str, str] = _NO_HEADERS, *, reason: str | None = None
+        self,
+        status: int,
+        body: bytes = b"",
+        headers: Mapping[str, str] = _NO_HEADERS,
+        *,
+        reason: str | None = None,
+        length: int | None = None,
     ) -> None:
-        """Send a response. The client may have given up."""
+        """Send a response, whose body may go on up to `length` bytes. The client may have given up."""
         self.send_response(status, reason)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        for name, value in {**headers, "Content-Length": str(len(body) if length is None else length)}.items():
             self.send_header(name, value)
         with suppress(OSError):
             self.end_headers()

@@ -36,6 +36,7 @@ MAX_UNCONFIRMED_SECONDS: Final = 7200.0
 """Keys that could not be fetched again in this time are not used any more: any of them may be withdrawn."""
 TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 MAX_BYTES: Final = 1024 * 1024
+NO_HEADERS: Final[Mapping[str, str]] = {}
 _KEY_TYPES: Final = {"RSA": ("kty", "n", "e"), "EC": ("kty", "crv", "x", "y")}
 """The members of a key that make it what it is (RFC 7638)."""
 
@@ -180,23 +181,32 @@ def _key_id(key: Mapping[str, Any]) -> str:
     return f"{KEY_ID_PREFIX}{hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
-async def _get_json(url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
+async def exchange(
+    url: str, *, headers: Mapping[str, str] = NO_HEADERS, form: str | None = None, tls: ssl.SSLContext | None = None
+) -> tuple[int, bytes]:
+    """Status and body of an issuer's answer to a GET, or to a POST of this form. Raises as `fetch_keys` does."""
     check_secure_url(url)
     # No proxy for an issuer on this machine: a proxy elsewhere would connect to its own loopback. None for one with its
     # own authority either: it is in this network.
     use_proxy = tls is None and not is_loopback(urlsplit(url).hostname or "")
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    method = "GET" if form is None else "POST"
     async with (
         aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy, headers=headers) as session,
-        session.get(url, allow_redirects=False, ssl=True if tls is None else tls) as response,
+        session.request(method, url, data=form, allow_redirects=False, ssl=True if tls is None else tls) as response,
     ):
-        if response.status != 200:
-            raise JwksError(f"{url} returned status {response.status}")
         body = b""
         async for chunk in response.content.iter_any():
             body += chunk
             if len(body) > MAX_BYTES:
                 raise JwksError(f"{url} returned more than {MAX_BYTES} bytes")
+        return response.status, body
+
+
+async def _get_json(url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
+    headers = NO_HEADERS if token is None else {"Authorization": f"Bearer {token}"}
+    status, body = await exchange(url, headers=headers, tls=tls)
+    if status != 200:
+        raise JwksError(f"{url} returned status {status}")
     document = json.loads(body)
     if not isinstance(document, dict):
         raise OddAnswerError(f"{url} did not return a JSON object")

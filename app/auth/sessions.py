@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
@@ -76,7 +75,7 @@ class Attempt(NamedTuple):
         return self._digest("nonce")
 
     def _digest(self, use: str) -> str:
-        return hashlib.sha256(f"{use}:{self.secret}".encode()).hexdigest()
+        return digest_of(f"{use}:{self.secret}".encode()).hex()
 
 
 # Sessions.
@@ -237,8 +236,9 @@ class Sessions:
     async def end(self, cookie: str) -> None:
         """End the session of a cookie. Raises UnavailableError."""
         digest = _digest(cookie)
-        await self._store.remove_session(digest)
+        # First here: without the database it cannot be removed there.
         self._drop(digest)
+        await self._store.remove_session(digest)
 
     async def run(self) -> None:
         """For ever, drop sessions that have ended, here or on another replica."""

@@ -27,9 +27,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.auth.credential import Principal
-from app.auth.oidc import MAX_BYTES, TIMEOUT, JwksError, OidcVerifier, discover
+from app.auth.oidc import JwksError, OidcVerifier, discover, exchange
 from app.auth.sessions import NOT_BEGUN, Attempt
-from app.net.addresses import check_secure_url, is_loopback
+from app.net.addresses import check_secure_url
 from blocklist.model.errors import ForbiddenError, UnauthorizedError, UnavailableError
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ NETWORK_ERRORS: Final = (OSError, aiohttp.ClientError, TimeoutError, ValueError,
 class IssuerSession:
     """What the issuer gave at a log-in: it renews, and ends, the person's session there."""
 
-    issuer: int
+    issuer: str
     subject: str
     refresh_token: str | None
     id_token: str
@@ -96,9 +96,8 @@ class ClientConfig:
 class Provider:
     """One issuer at which people log in."""
 
-    def __init__(self, number: int, config: ClientConfig, verifier: OidcVerifier) -> None:
+    def __init__(self, config: ClientConfig, verifier: OidcVerifier) -> None:
         self.config = config
-        self._number = number
         self._verifier = verifier
         self._discovered: Mapping[str, Any] = {}
         self._discovered_at = 0.0
@@ -173,7 +172,8 @@ class Provider:
             raise UnauthorizedError("The issuer's ID token is that of somebody else: log in again.", given=True)
         refresh = tokens.get("refresh_token")
         refresh = refresh if isinstance(refresh, str) else None if former is None else former.refresh_token
-        return SignedIn(await self._principal(claims, access), IssuerSession(self._number, subject, refresh, id_token))
+        at_issuer = IssuerSession(self.config.issuer, subject, refresh, id_token)
+        return SignedIn(await self._principal(claims, access), at_issuer)
 
     def _check_id_token(self, claims: Mapping[str, Any], nonce: str | None) -> None:
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
@@ -213,21 +213,15 @@ class Provider:
 
     async def _post(self, url: str, body: str) -> tuple[int, object]:
         """Status and JSON; None for another body."""
-        check_secure_url(url)
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         method = "client_secret_basic" if self.config.client_secret else "none"
         client = ClientAuth(self.config.client_id, self.config.client_secret, method)
-        url, headers, body = client.prepare("POST", url, headers, body)
-        use_proxy = not is_loopback(urlsplit(url).hostname or "")
-        async with (
-            aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy, headers=headers) as http,
-            http.post(url, data=body, allow_redirects=False) as response,
-        ):
-            content = await response.content.read(MAX_BYTES)
+        url, headers, form = client.prepare("POST", url, headers, body)
+        status, content = await exchange(url, headers=headers, form=form)
         try:
-            return response.status, json.loads(content)
+            return status, json.loads(content)
         except (ValueError, RecursionError):
-            return response.status, None
+            return status, None
 
     async def _endpoint(self, name: str) -> str:
         """Raises UnavailableError."""
@@ -275,15 +269,22 @@ class SignIn:
         session = IssuerSession.unsealed(sealed, cookie)
         if session.refresh_token is None:
             raise UnauthorizedError("The session cannot be confirmed: log in again.", given=True)
-        return await self.provider(session.issuer).renew(session)
+        return await self._provider_of(session).renew(session)
 
     async def end(self, sealed: str, cookie: str, return_to: str) -> str | None:
         """As Provider.end; None for a session that cannot be read."""
         try:
             session = IssuerSession.unsealed(sealed, cookie)
-            return await self.provider(session.issuer).end(session, return_to)
+            return await self._provider_of(session).end(session, return_to)
         except UnauthorizedError:
             return None
+
+    def _provider_of(self, session: IssuerSession) -> Provider:
+        """Found by its URL: the order of the setting may have changed. Raises UnauthorizedError."""
+        for provider in self.providers:
+            if provider.config.issuer == session.issuer:
+                return provider
+        raise UnauthorizedError("Nobody logs in at that issuer any more: log in again.", given=True)
 
 
 def _refused(answer: Mapping[str, Any]) -> UnauthorizedError:

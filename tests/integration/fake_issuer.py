@@ -46,6 +46,8 @@ class FakeIssuer:
         self.id_token_claims: dict[str, Any] = {}
         self.session_ended = False
         self.refusal: str | None = None
+        self.pause = 0.0
+        """Seconds between the two halves of the tokens, as in packets of a network."""
         self.gives_refresh_tokens = True
         self.approved = True
         self.revoked: list[str] = []
@@ -173,7 +175,11 @@ def running_issuer(certificate: tuple[Path, Path] | None = None) -> Iterator[Fak
                 self.reply(503)
             elif self.path == "/token":
                 status, tokens = issuer.tokens(body)
-                self.reply(status, json.dumps(tokens).encode())
+                content = json.dumps(tokens).encode()
+                half = len(content) // 2 if issuer.pause else 0
+                self.reply(status, content[:half], {}, length=len(content))
+                time.sleep(issuer.pause)
+                self.wfile.write(content[half:])
             elif self.path == "/device":
                 self.reply(200, json.dumps(issuer.device()).encode())
             else:

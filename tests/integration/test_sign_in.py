@@ -161,6 +161,12 @@ def test_groups_may_be_in_the_access_token_only(secured: SecuredInProcess, issue
         assert status_of(client) == 200
 
 
+def test_tokens_may_come_in_pieces(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
+    issuer.pause = 0.1
+    with secured.client() as client:
+        assert log_in(client).status_code == 200
+
+
 def test_owners_of_a_group_restrict_the_session(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     issuer.person["roles"] = ["alerts"]
     with secured.client() as client:
@@ -453,6 +459,30 @@ def _make_old(file: Path) -> None:
     for entry in logins.values():
         entry["end"] = 0
     file.write_text(json.dumps(logins))
+
+
+def test_a_session_stays_with_its_issuer_whatever_the_order_of_the_setting(
+    tmp_path: Path, databases: Databases, issuer: FakeIssuer
+) -> None:
+    with running_issuer() as other:
+        first, then = (
+            settings(issuer) | {"oidc_issuer": ",".join(urls)}
+            for urls in ((issuer.url, other.url), (other.url, issuer.url))
+        )
+        with secured_in_process(tmp_path, databases, **first) as secured, secured.client() as client:
+            log_in(client)
+            cookie = client.cookies["blocklist_session"]
+        with secured_in_process(tmp_path, databases, **then) as again, again.client() as client:
+            again.clock.advance(CONFIRM_MS / 1000)
+            client.cookies.set("blocklist_session", cookie)
+            assert status_of(client) == 200
+        assert issuer.token_requests[-1]["grant_type"] == "refresh_token"
+        assert other.token_requests == []
+        without = settings(issuer) | {"oidc_issuer": other.url}
+        with secured_in_process(tmp_path, databases, **without) as again, again.client() as client:
+            again.clock.advance(3 * CONFIRM_MS / 1000)
+            client.cookies.set("blocklist_session", cookie)
+            assert status_of(client) == 401
 
 
 def test_several_issuers_are_each_offered(
