@@ -131,15 +131,19 @@ def load_contexts() -> Configuration:
 
 
 def save_contexts(configuration: Configuration) -> None:
-    """Replace the file, which only its owner may read. Raises InvalidError if it cannot be written."""
+    """Replace the file. Raises InvalidError if it cannot be written."""
+    replace_private_file(contexts_path(), _dump(configuration))
+
+
+def replace_private_file(file: Path, text: str) -> None:
+    """Replace a file of this command, which only its owner may read. Raises InvalidError if it cannot be written."""
     import tempfile  # noqa: PLC0415 - rarely needed
 
-    file = contexts_path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".config-")
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(_dump(configuration))
+            out.write(text)
         Path(temporary).replace(file)
     except OSError as error:
         raise InvalidError(f"{file} cannot be written: {error.strerror}.") from None

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from blocklist.cli.environment import LOGINS, connect, contexts_path, service
+from blocklist.cli.environment import LOGINS, connect, contexts_path, replace_private_file, service
 from blocklist.cli.output import print_lines, print_stderr
 from blocklist.client.credentials import TokenFileError
 from blocklist.model.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
@@ -193,7 +193,7 @@ def _claims(token: str) -> Mapping[str, Any]:
     try:
         payload = token.split(".")[1]
         claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, RecursionError):
         return {}
     return claims if isinstance(claims, dict) else {}
 
@@ -213,8 +213,10 @@ def _http(url: str) -> httpx.Client:
 
 
 def _check_secure(url: str) -> None:
+    from blocklist.client.transport import is_loopback  # noqa: PLC0415 - slow
+
     parts = urlsplit(url)
-    if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise InvalidError(f"The issuer {url} is not https: nobody should log in there.")
 
 
@@ -247,7 +249,7 @@ def _answer(http: httpx.Client, method: str, url: str, fields: Mapping[str, str]
         body = response.json() if response.content else {}
     except TRANSPORT_ERRORS as error:
         raise UnavailableError(f"The issuer {_host(url)} is out of reach: {error}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if response.status_code >= 500 or not isinstance(body, dict) or (response.status_code != 200 and not body):
         raise UnavailableError(f"The issuer {_host(url)} does not answer as one: status {response.status_code}")
@@ -297,19 +299,6 @@ def _logins(path: Path) -> Iterator[dict[str, Entry]]:
         logins = dict(before)
         yield logins
         if logins != before:
-            _write(path, logins)
+            replace_private_file(path, json.dumps(logins, indent=1))
     finally:
         os.close(lock)
-
-
-def _write(path: Path, logins: Mapping[str, Entry]) -> None:
-    temporary = path.with_suffix(".new")
-    try:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(logins, file, indent=1)
-        temporary.replace(path)
-    except OSError as error:
-        raise InvalidError(f"{path} cannot be written: {error.strerror}.") from None

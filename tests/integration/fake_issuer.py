@@ -39,6 +39,8 @@ class FakeIssuer:
         self.keys: dict[str, Key] = {"one": rsa_key()}
         self._kid = "one"
         self.unavailable = False
+        self.nonsense: bytes | None = None
+        """What it sends instead of documents."""
         self.required_token: str | None = None
         self.key_requests = 0
         # Log-ins. Whoever comes is this person, with these claims; `approved` answers the device flow.
@@ -167,7 +169,9 @@ def running_issuer(certificate: tuple[Path, Path] | None = None) -> Iterator[Fak
                 self.reply(303, headers={"Location": issuer.authorize(query)})
                 return
             document = issuer.document(self.path, self.headers["Authorization"])
-            self.reply(404 if document is None else 200, json.dumps(document).encode())
+            nonsense = issuer.nonsense
+            known = document is not None or nonsense is not None
+            self.reply(200 if known else 404, json.dumps(document).encode() if nonsense is None else nonsense)
 
         def do_POST(self) -> None:
             body = self.body().decode()

@@ -424,6 +424,17 @@ class TestCommand:
         issuer.unavailable = True
         assert "cannot be renewed" in command.run("list").stderr
 
+    @pytest.mark.parametrize("nonsense", [b"", b"{}", b"\xff", b"[" * 100_000], ids=["empty", "none", "bytes", "deep"])
+    def test_an_issuer_that_answers_nonsense_is_named(
+        self, command: Command, issuer: FakeIssuer, secured: SecuredInProcess, nonsense: bytes
+    ) -> None:
+        issuer.nonsense = nonsense
+        done = command.run("login")
+        assert (done.returncode, urlsplit(issuer.url).netloc in done.stderr) == (3, True)
+        with secured.client() as client:
+            response = client.get("/login/0")
+            assert (response.status_code, "does not answer as one" in response.text) == (503, True)
+
     def test_a_token_of_the_environment_goes_first_and_never_to_the_issuer(
         self, command: Command, issuer: FakeIssuer, secured: SecuredInProcess
     ) -> None:
