@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AfterValidator
 
-from app.api.parameters import KNOWN_PARAMETERS, Admin, Page, Timestamp
+from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_ADMIN, AuthorName, From, Page, Until
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from app.store.audit import AuditFilter
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import check_text
 from blocklist.wire.audit import AuditKind, AuditPage, audit_body
-from blocklist.wire.body import TEXT_PATTERN, dump_json
+from blocklist.wire.body import dump_json
 
-router = APIRouter(tags=["Audit"], dependencies=[KNOWN_PARAMETERS])
+router = APIRouter(tags=["Audit"], dependencies=[REQUIRE_ADMIN, KNOWN_PARAMETERS])
 
 
 @router.head("/audit", include_in_schema=False)
@@ -29,28 +27,15 @@ router = APIRouter(tags=["Audit"], dependencies=[KNOWN_PARAMETERS])
 )
 async def get_audit(
     request: Request,
-    principal: Admin,  # noqa: ARG001 - checks the role
     page: Page,
     kinds: Annotated[
         list[AuditKind] | None, Query(alias="kind", description="Only records of this kind; may be repeated.")
     ] = None,
     who: Annotated[
-        str | None,
-        Query(
-            alias="principal",
-            min_length=1,
-            max_length=253,
-            description="Only records of what this principal did.",
-            json_schema_extra={"pattern": TEXT_PATTERN},
-        ),
-        AfterValidator(lambda text: text if text is None else check_text(text)),
+        AuthorName | None, Query(alias="principal", description="Only records of what this principal did.")
     ] = None,
-    begin: Annotated[
-        Timestamp | None, Query(alias="from", description="Only records at or after this time (Unix ms).")
-    ] = None,
-    end: Annotated[
-        Timestamp | None, Query(alias="until", description="Only records before this time (Unix ms).")
-    ] = None,
+    begin: From = None,
+    end: Until = None,
     newest: Annotated[Literal["true", "false"], Query(description="`true`: the newest first.")] = "false",
 ) -> Response:
     """Log-ins and failed ones, changes of tokens, forced changes, settings at each start, and modes of listeners.

@@ -6,17 +6,18 @@ from typing import Annotated, Any, Final, Literal
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from pydantic import AfterValidator
 from starlette.types import Receive, Send
 
 from app.api.parameters import (
     KNOWN_PARAMETERS,
     REQUIRE_READER,
+    AuthorName,
+    From,
     MinRevision,
     Page,
     PageRequest,
     Revision,
-    Timestamp,
+    Until,
     end_with_credential,
     slots_of,
 )
@@ -27,8 +28,8 @@ from app.store.store import ChangePage, Store
 from app.watch import DIRECT, ChangeFeed, EventStream, StreamResponse, parse_cursor, run_until_disconnect
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError, UnavailableError
-from blocklist.model.node import check_node_id, check_text
-from blocklist.wire.body import ID_SCHEMA, TEXT_PATTERN, dump_json
+from blocklist.model.node import check_node_id
+from blocklist.wire.body import ID_SCHEMA, dump_json
 from blocklist.wire.changes import ChangesPage, change_body
 
 log = structlog.get_logger(__name__)
@@ -73,25 +74,13 @@ async def _change_filter(
         ),
     ] = None,
     created_by: Annotated[
-        str | None,
-        Query(
-            alias="createdBy",
-            min_length=1,
-            max_length=253,
-            description="Only changes by this author.",
-            json_schema_extra={"pattern": TEXT_PATTERN},
-        ),
-        AfterValidator(lambda text: text if text is None else check_text(text)),
+        AuthorName | None, Query(alias="createdBy", description="Only changes by this author.")
     ] = None,
     types: Annotated[
         list[ChangeType] | None, Query(alias="type", description="Only changes of this type; may be repeated.")
     ] = None,
-    begin: Annotated[
-        Timestamp | None, Query(alias="from", description="Only changes at or after this time (Unix ms).")
-    ] = None,
-    end: Annotated[
-        Timestamp | None, Query(alias="until", description="Only changes before this time (Unix ms).")
-    ] = None,
+    begin: From = None,
+    end: Until = None,
 ) -> ChangeFilter:
     node_id = None if node is None else check_node_id(node)
     return ChangeFilter(node_id=node_id, created_by=created_by, kinds=tuple(types or ()), begin=begin, end=end)

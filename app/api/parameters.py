@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.dependencies.models import Dependant
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
 from structlog.contextvars import get_contextvars
@@ -41,8 +41,10 @@ from blocklist.model.claims import Role
 from blocklist.model.errors import BlocklistError, ForbiddenError, InvalidError, UnauthorizedError, UnavailableError
 from blocklist.model.node import MAX_NODES, PERMANENT, check_id, check_node_id, check_text
 from blocklist.wire.audit import AuditKind, Way
-from blocklist.wire.body import ID_SCHEMA, parse_json
+from blocklist.wire.body import ID_SCHEMA, TEXT_PATTERN, parse_json
 
+MAX_NAME: Final = 253
+"""Of a principal."""
 MIN_REVISION_TIMEOUT: Final = 2.0
 """Maximum time that `minRevision` waits for this replica, in seconds."""
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -57,6 +59,16 @@ def _whole_number(value: object) -> object:
 Revision = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole_number)]
 Timestamp = Annotated[int, Field(ge=0, le=PERMANENT), BeforeValidator(_whole_number)]
 """Unix milliseconds."""
+From = Annotated[
+    Timestamp | None, Query(alias="from", description="Only what happened at or after this time (Unix ms).")
+]
+Until = Annotated[Timestamp | None, Query(alias="until", description="Only what happened before this time (Unix ms).")]
+AuthorName = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": TEXT_PATTERN}),
+    AfterValidator(check_text),
+]
+"""The name of whoever did something."""
 
 
 async def _node_id(
@@ -311,7 +323,6 @@ _CREDENTIAL: Final = "blocklist.credential"
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _MAX_FIELDS: Final = 150
-_MAX_NAME: Final = 253
 _MAX_REASON: Final = 300
 
 
@@ -452,8 +463,8 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
         name = check_text(raw.encode("latin-1").decode())
     except ValueError:
         raise InvalidError("X-Forwarded-User: send one name, in UTF-8.") from None
-    if not name.strip() or len(name) > _MAX_NAME:
-        raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {_MAX_NAME} characters.")
+    if not name.strip() or len(name) > MAX_NAME:
+        raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {MAX_NAME} characters.")
     named = replace(principal, name=name, subject=None)
     named.check_name()
     return named
@@ -523,6 +534,8 @@ class RequireRole:
 
 PUBLIC: Any = Depends(RequireRole(None))
 """For routes that need no credentials."""
+REQUIRE_ADMIN: Any = Depends(RequireRole(Role.ADMIN))
+"""For routes of admins that need nothing else of the principal."""
 REQUIRE_READER: Any = Depends(RequireRole(Role.READER))
 """For routers of reads; a route that does more declares a second requirement."""
 Reader = Annotated[Principal, Depends(RequireRole(Role.READER))]

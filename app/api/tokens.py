@@ -6,7 +6,17 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.parameters import KNOWN_PARAMETERS, PUBLIC, Admin, Reader, ResourceId, body_schema, origin_of, read_body
+from app.api.parameters import (
+    KNOWN_PARAMETERS,
+    PUBLIC,
+    REQUIRE_ADMIN,
+    Admin,
+    Reader,
+    ResourceId,
+    body_schema,
+    origin_of,
+    read_body,
+)
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
 from app.auth.credential import Principal
 from app.requests import MAX_NODE_BODY, TokenRequest
@@ -133,15 +143,16 @@ async def create_token(service: Service, wanted: TokenRequest, origin: Origin) -
     )
 
 
-@router.head("/tokens", include_in_schema=False)
+@router.head("/tokens", dependencies=[REQUIRE_ADMIN], include_in_schema=False)
 @router.get(
     "/tokens",
     summary="All tokens",
     operation_id="listTokens",
+    dependencies=[REQUIRE_ADMIN],
     response_model=TokensBody,
     responses=problem_responses(503),
 )
-async def get_tokens(request: Request, principal: Admin) -> Response:  # noqa: ARG001
+async def get_tokens(request: Request) -> Response:
     """All tokens, including expired and revoked ones, oldest first; without the secret values."""
     tokens = await service_of(request).authenticator.tokens()
     return JsonResponse(request, dump_json({"tokens": [token_body(token) for token in tokens]}))

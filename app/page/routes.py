@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse
 from app.api.parameters import PUBLIC, note_failed_login, note_login, same_origin, session_address
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
-from app.auth.sessions import COOKIE, LOGIN_SECONDS, Attempt
+from app.auth.sessions import COOKIE, LOGIN_SECONDS, Attempt, Session
 from app.page import change, history, list, listeners, map, node, selection, shared, tokens  # noqa: A004 - modules
 from app.page.forms import HtmlRoute, read_form
 from app.page.shared import ReaderVisitor, Visitor, render_page
@@ -58,10 +58,7 @@ async def post_login(request: Request) -> Response:
     except (UnauthorizedError, ForbiddenError) as error:
         note_failed_login(request, text.encode(errors="replace"), error, Way.PAGE)
         return _form(request, next_path, error.detail, STATUS[type(error)])
-    note_login(request, session, Way.PAGE)
-    response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
-    response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
-    return response
+    return _logged_in(request, RedirectResponse(next_path, HTTPStatus.SEE_OTHER), cookie, session)
 
 
 @router.get("/login/callback", dependencies=[PUBLIC])
@@ -79,9 +76,7 @@ async def get_login_callback(request: Request) -> Response:
             note_failed_login(request, b"", error, Way.PAGE)
         response = _form(request, next_path, error.detail, STATUS[type(error)])
     else:
-        note_login(request, session, Way.PAGE)
-        response = _leave(request, next_path)
-        response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
+        response = _logged_in(request, _leave(request, next_path), cookie, session)
     response.delete_cookie(_attempt_cookie(request), path="/", httponly=True, samesite="lax", secure=_is_https(request))
     return response
 
@@ -118,6 +113,13 @@ async def post_logout(request: Request, _: ReaderVisitor) -> Response:
     url = await sessions.end_signed_in(request.cookies.get(COOKIE, ""), f"{_public_url(request)}/login")
     response = RedirectResponse("/login", HTTPStatus.SEE_OTHER) if url is None else _leave(request, url)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response
+
+
+def _logged_in(request: Request, response: Response, cookie: str, session: Session) -> Response:
+    """The response with the cookie of a new session, which is recorded."""
+    note_login(request, session, Way.PAGE)
+    response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
     return response
 
 
