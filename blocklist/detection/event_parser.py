@@ -363,11 +363,11 @@ def _within_limits(raw: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Negative and huge numbers are not measurements: they count as missing."""
     columns = {name: raw[name] for name in ("launched", "time", "stage")}
     columns |= {name: _unless(pc.equal(raw[name], _MISSING), raw[name]) for name in ("attempt", "partition")}
-    columns["duration"] = _within(pc.subtract(raw["time"], raw["launched"]), MAX_DURATION)
-    columns |= {name: _within(raw[name], MAX_DURATION) for name in _DURATIONS}
-    columns |= {f"{name}_ms": _within(_milliseconds(raw[f"{name}_ns"]), MAX_DURATION) for name in ("cpu", "write")}
-    columns |= {name: _within(raw[name], MAX_AMOUNT) for name in _AMOUNTS}
-    columns["shuffle_bytes"] = pc.add(columns["remote_bytes"], _within(raw["local_bytes"], MAX_AMOUNT))
+    columns["duration"] = measured(pc.subtract(raw["time"], raw["launched"]), MAX_DURATION)
+    columns |= {name: measured(raw[name], MAX_DURATION) for name in _DURATIONS}
+    columns |= {f"{name}_ms": measured(_milliseconds(raw[f"{name}_ns"]), MAX_DURATION) for name in ("cpu", "write")}
+    columns |= {name: measured(raw[name], MAX_AMOUNT) for name in _AMOUNTS}
+    columns["shuffle_bytes"] = pc.add(columns["remote_bytes"], measured(raw["local_bytes"], MAX_AMOUNT))
     return columns
 
 
@@ -375,7 +375,7 @@ def _milliseconds(nanoseconds: pa.Array) -> pa.Array:
     return pc.divide(nanoseconds, 1_000_000)
 
 
-def _within(values: pa.Array, maximum: int) -> pa.Array:
+def measured(values: pa.Array, maximum: int) -> pa.Array:
     """The values from 0 to `maximum`; null for the others."""
     return _unless(pc.or_(pc.less(values, 0), pc.greater(values, maximum)), values)
 

@@ -1,6 +1,6 @@
 """Reads and writes the table of tasks: the history of any scheduler, as Parquet, CSV or JSON lines.
 
-A row is an attempt of a task, as docs/evidence/tasks.md describes. Rows become facts of kind `task` (schemas.FACTS), as
+A row is an attempt of a task, as docs/task-table.md describes. Rows become facts of kind `task` (schemas.FACTS), as
 the task ends in event logs do. A file is checked as a whole before it is read: one wrong row means that what the others
 say is not known either.
 """
@@ -27,6 +27,7 @@ from blocklist.detection.event_parser import (
     MAX_MESSAGE,
     arrow_schema,
     host_name,
+    measured,
     text_fact,
 )
 from blocklist.detection.log_discovery import DiscoveredLogs
@@ -299,8 +300,7 @@ def _converted(name: str, values: pa.Array) -> pa.Array:
         raise WrongTableError(f"{name} has a value that is no integer of 64 bits") from None
     if name in {"stage", "partition", "attempt"}:
         return whole
-    maximum = MAX_DURATION if name.endswith("_ms") else MAX_AMOUNT
-    return pc.if_else(pc.and_(pc.greater_equal(whole, 0), pc.less_equal(whole, maximum)), whole, None)
+    return measured(whole, MAX_DURATION if name.endswith("_ms") else MAX_AMOUNT)
 
 
 def _expected(name: str, values: pa.Array, fits: bool, what: str) -> pa.Array:
