@@ -420,8 +420,8 @@ class TestReadiness:
         with serve(auth="tokens", admin_token_file=str(admin_token)) as client:
             tasks = set(service_of(client).task_health.restarts)
         assert tasks == {
-            *("changes", "compaction", "connections", "database", "drift", "evidence", "expiry", "inventory"),
-            *("listeners", "notifications", "replaced machines", "sessions", "tables", "tokens"),
+            *("audit", "changes", "compaction", "connections", "database", "drift", "evidence", "expiry", "inventory"),
+            *("listeners", "notifications", "replaced machines", "secrets", "sessions", "tables", "tokens"),
         }
 
 

@@ -280,6 +280,7 @@ class TestJson:
             "pending": {},
             "notHere": [],
             "superseded": [],
+            "observing": [],
         }
 
     def test_unblock(self, as_person: AsPerson) -> None:
