@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ RACKS: Final = {f"rack-{rack}": [f"node-{rack}{place}" for place in "abcd"] for 
 NODES: Final = [node for nodes in RACKS.values() for node in nodes]
 ALERT_DURATION_MS: Final = 8_000
 """How long an alert's claim lasts unless it is posted again."""
+_RETRY_SECONDS: Final = 0.1
 
 
 class Actor(ABC):
@@ -177,7 +179,10 @@ class Detection(Actor):
 
 
 class Alertmanager(Actor):
-    """Alerts that flap. Each post has some of them; it is sent again if it gets no response."""
+    """Alerts that flap. Each post has some of them, and is repeated until it is acknowledged, as Alertmanager does.
+
+    Otherwise the service would not see some alerts end, and an alert that was dismissed stays so until it has ended.
+    """
 
     mean_pause_seconds = 1.0
 
@@ -194,7 +199,10 @@ class Alertmanager(Actor):
             self._alerts[place] = self._next(self._alerts[place])
         posted = [alert for alert in map(self._alerts.__getitem__, places) if alert.started_at]
         if posted:
-            yield from [_post(posted)] * self.rng.choice([1, 1, 2])
+            post = _post(posted)
+            yield from [post] * self.rng.choice([0, 0, 1])
+            while self.send(post).unknown:
+                time.sleep(_RETRY_SECONDS)
 
     def _next(self, alert: Alert) -> Alert:
         """Most stay as they are; some resolve, fire, or change their action."""
