@@ -28,6 +28,7 @@ from app.engine.background import EvidenceBlocker, TaskHealth
 from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
 from app.listeners.drift import DriftMonitor
+from app.listeners.jobs import find_jobs
 from app.listeners.push import Pusher
 from app.listeners.replication import ListenerWriter
 from app.listeners.state import ListenerDirectory
@@ -294,6 +295,7 @@ class ServiceMetrics(Collector):
                 listeners.add_metric([role.value, state], count[role, live])
         yield listeners
         yield from self._versions()
+        yield from self._jobs()
         yield from self._lags(now)
         yield GaugeMetricFamily("blocklist_task_managers", "Reported TaskManagers.", len(self.view.task_managers))
         yield CounterMetricFamily(
@@ -315,6 +317,27 @@ class ServiceMetrics(Collector):
         for (product, version), count in software.most_common(MAX_VERSIONS):
             versions.add_metric([product or "unknown", version or "unknown"], count)
         yield versions
+
+    def _jobs(self) -> Iterator[Metric]:
+        """Without a sample of jobs while no manager reports which applications run."""
+        found = find_jobs(self.directory)
+        without = GaugeMetricFamily(
+            "blocklist_jobs_without_agent",
+            "Jobs that run without a live agent, so that no block is in force there (GET /jobs).",
+            labels=[],
+        )
+        if (number := found.without_agent) is not None:
+            without.add_metric([], number)
+        yield without
+        known = sum(source.unknown is None for source in found.sources)
+        sources = GaugeMetricFamily(
+            "blocklist_job_sources",
+            "Managers that report which applications run, by whether that is known now.",
+            labels=["state"],
+        )
+        sources.add_metric(["known"], known)
+        sources.add_metric(["unknown"], len(found.sources) - known)
+        yield sources
 
     def _lags(self, now: int) -> Iterator[Metric]:
         live, revision = self.directory.applying(), self.view.tracker.revision

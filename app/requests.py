@@ -27,6 +27,8 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import MAX_REASON_LENGTH, Finding, FindingKind
 from blocklist.model.listener import (
     LEASE_SECONDS,
+    MAX_APPLICATION_LENGTH,
+    MAX_APPLICATIONS,
     MAX_ENTRIES,
     MAX_SOFTWARE_LENGTH,
     ListenerRole,
@@ -327,6 +329,13 @@ class FindingBody(RequestBody):
         return Finding(kind=FindingKind(self.kind), reason=self.reason)
 
 
+ApplicationText = Annotated[
+    str,
+    Field(max_length=MAX_APPLICATION_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}),
+    AfterValidator(check_text),
+]
+
+
 class ReportBody(RequestBody):
     """What a listener reports about itself. An absent field leaves the previous value."""
 
@@ -403,6 +412,21 @@ class ReportBody(RequestBody):
     would: Annotated[
         Annotated[dict[NodeId, Reason], _ENTRIES] | None,
         Field(description="In the mode `observe`: what it would do for blocks: node id to a sentence."),
+    ] = None
+    applications: Annotated[
+        Annotated[
+            dict[Id, ApplicationText],
+            Field(max_length=MAX_APPLICATIONS, json_schema_extra={"additionalProperties": False}),
+        ]
+        | None,
+        Field(
+            description="All applications that run in its cluster: the id under which each registers as a listener, to"
+            " its name and user. See GET /jobs. Only from a RESOURCE_MANAGER, as is `applicationsUnknown`."
+        ),
+    ] = None
+    applications_unknown: Annotated[
+        Reason | None,
+        Field(description="Why `applications` may not be all that run; empty if they are."),
     ] = None
 
     def value(self) -> Report:

@@ -24,6 +24,7 @@ from app.api.parameters import (
     read_body,
 )
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
+from app.listeners.jobs import Job, JobSource, find_jobs
 from app.listeners.state import ListenerEntry
 from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, ModeBody, RegistrationBody, SessionBody
 from app.service import Service, service_of
@@ -33,6 +34,7 @@ from blocklist.model.listener import Mode, ModeRecord, Report, wanted_mode
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     EvidenceListBody,
+    JobsBody,
     LeaseBody,
     ListenerBody,
     ListenersBody,
@@ -266,6 +268,41 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     """One listener, live or lapsed."""
     service = service_of(request)
     return JsonResponse(request, dump_json(_one_body(service, await service.registry.get(listener_id))))
+
+
+@router.head("/jobs", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/jobs",
+    summary="The jobs that run, with and without an agent",
+    operation_id="listJobs",
+    dependencies=[FROM_MEMORY],
+    response_model=JobsBody,
+)
+async def get_jobs(request: Request) -> Response:
+    """The live jobs, and the applications of which managers report that they run, those without an agent first."""
+    found = find_jobs(service_of(request).directory)
+    body = {"jobs": list(map(_job_body, found.jobs)), "sources": list(map(_source_body, found.sources))}
+    return JsonResponse(request, dump_json(body))
+
+
+def _job_body(job: Job) -> Json:
+    return {
+        "id": job.id,
+        "agent": job.agent,
+        "mode": job.mode,
+        "description": job.description,
+        "cluster": job.cluster,
+        "reportedBy": [*job.reported_by],
+    }
+
+
+def _source_body(source: JobSource) -> Json:
+    return {
+        "id": source.id,
+        "cluster": source.cluster,
+        "applications": source.applications,
+        "unknown": source.unknown,
+    }
 
 
 @router.head("/taskmanagers/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)

@@ -58,6 +58,7 @@ PATHS_WITH_REVISION: Final = (
     "/audit",
     "/blocklist",
     "/claims",
+    "/jobs",
     "/listeners",
     "/nodes",
     "/taskmanagers",

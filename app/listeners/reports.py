@@ -136,13 +136,16 @@ def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
     refused, pending, not_here = report.refused or {}, report.pending or {}, report.not_here or ()
     schedulable, unschedulable, replaced = report.schedulable or {}, report.unschedulable or {}, report.replaced or {}
     new_machines, would = report.new_machines or (), report.would or {}
+    applications = report.applications or {}
     entries = len(task_managers) + len(report.running_tasks or ()) + len(report.nodes or ())
     entries += len(schedulable) + len(unschedulable) + len(replaced) + len(new_machines) + len(would)
+    entries += len(applications)
     indexed = len(refused) + len(pending) + len(not_here) + len(findings)
     node_ids = report.node_ids()
     nodes = {*task_managers.values(), *node_ids}
     texts = (task_managers, task_managers.values(), report.running_tasks or (), refused, refused.values(), not_here)
-    states = [text for each in (pending, schedulable, unschedulable, replaced) for text in (each, each.values())]
+    described = (pending, schedulable, unschedulable, replaced, applications)
+    states = [text for each in described for text in (each, each.values())]
     return (
         entries * _ENTRY_BYTES
         + len(task_managers) * _TASK_MANAGER_BYTES

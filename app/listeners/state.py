@@ -498,7 +498,11 @@ class ListenerDirectory:
         """The lease has expired: drop the TaskManagers and the evidence that the listener reported."""
         entry.expired = True
         self.last_reports.record(entry.id, entry.report)
+        reported_applications = entry.report.applications is not None
         self._drop_report(entry)
+        if reported_applications:
+            # That nobody tells any more which jobs run there has to be shown.
+            entry.report = Report(applications={})
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)
         self._confirmed_nodes.remove_listener(entry.id)

@@ -11,6 +11,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import ResourceId
+from app.listeners.jobs import find_jobs
 from app.listeners.replication import FORGET_AFTER_MS
 from app.listeners.reports import LastReport, TasksOnHost, tasks_by_host, total_tasks
 from app.listeners.state import ListenerEntry
@@ -326,7 +327,18 @@ async def get_listeners(request: Request, visitor: ReaderVisitor) -> Response:
     )
     usable = service.usable_nodes.counter()
     shown = [ListenerRow.of(service, entry, usable) for entry in entries[:MAX_LISTED]]
-    return render_page(request, "listeners.html.j2", visitor, listeners=shown, total=len(entries))
+    jobs = find_jobs(service.directory)
+    without_agent = [job for job in jobs.jobs if job.agent != "live"]
+    return render_page(
+        request,
+        "listeners.html.j2",
+        visitor,
+        listeners=shown,
+        total=len(entries),
+        jobs=jobs,
+        without_agent=without_agent[:MAX_LISTED],
+        total_without_agent=len(without_agent),
+    )
 
 
 @router.get("/page/evidence")

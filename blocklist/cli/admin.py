@@ -151,7 +151,7 @@ def flink(context: typer.Context) -> None:
 
 
 def manager(context: typer.Context) -> None:
-    """Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`."""
+    """Keep a yarn, slurm, kubernetes, standalone or exec manager in line with the list: `manager KIND --help`."""
     hand_over_context()
     from blocklist.managers.__main__ import main  # noqa: PLC0415 - rarely needed
 

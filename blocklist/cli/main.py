@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "status": ("read.status", "Show where a node's last change is applied."),
         "watch": ("read.watch", "Show changes as they happen, until Ctrl-C."),
         "listeners": ("read.listeners", "Show the listeners, and how far each is behind."),
+        "jobs": ("read.jobs", "Show the jobs that run; those without an agent, which do not obey the list, first."),
         "evidence": ("read.evidence", "Show what applications report about nodes."),
         "nodes": (
             "read.nodes",
@@ -72,7 +73,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "manager": (
             "admin.manager",
-            "Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`.",
+            "Keep a yarn, slurm, kubernetes, standalone or exec manager in line with the list: `manager KIND --help`.",
         ),
         "flink": (
             "admin.flink",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from blocklist.client.answers import AppliedCount
     from blocklist.client.client import BlocklistClient
     from blocklist.model.claims import Claim
-    from blocklist.wire.listeners import KnownNodeBody, ModeRecordBody
+    from blocklist.wire.listeners import JobsBody, KnownNodeBody, ModeRecordBody
     from blocklist.wire.nodes import DryRunNode, ShortfallBody
 
 
@@ -141,6 +141,17 @@ def cluster_conflicts(nodes: Iterable[KnownNodeBody]) -> Iterator[str]:
         if node.cluster_conflict:
             where = " and of ".join(node.clusters)
             yield f"{node.id} is a node of {where}, perhaps not the same machine: a block of this name holds in each."
+
+
+def job_notices(found: JobsBody) -> list[str]:
+    """How many jobs do not obey, and where that is not known."""
+    if not found.sources:
+        return ["Jobs without an agent are not known: no manager reports which applications run."]
+    without = sum(job.agent != "live" for job in found.jobs)
+    verb = "runs" if without == 1 else "run"
+    notices = [f"{without} of {len(found.jobs)} jobs {verb} without a live agent: no block is in force there."]
+    unknown = [f"Not known of {it.cluster or it.id}: {it.unknown}" for it in found.sources if it.unknown is not None]
+    return [*(notices if without else ()), *unknown]
 
 
 def mode_notices(modes: Iterable[ModeRecordBody]) -> list[str]:

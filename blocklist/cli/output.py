@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AppliedBody,
         DriftBody,
         EvidenceBody,
+        JobBody,
         KnownNodeBody,
         ListenerBody,
         ModeRecordBody,
@@ -454,6 +455,30 @@ LISTENERS: ResourceView[ListenerBody] = ResourceView(
     json_document=_document_under("listeners"),
     optional={"CLUSTER", "MODE"},
     empty_message="No listener is registered.",
+)
+_DISOBEYS: Final = {"none": "runs, but has no agent", "lapsed": "runs, but its agent has stopped reporting"}
+
+
+def _agent(job: JobBody) -> str:
+    """`yes`, or why it obeys no block, in a word."""
+    if job.agent != "live":
+        return "no" if job.agent == "none" else "lapsed"
+    return {"observe": "observing", "off": "off"}.get(job.mode or "", "yes")
+
+
+JOBS: ResourceView[JobBody] = ResourceView(
+    columns={
+        "JOB": lambda it: it.id,
+        "CLUSTER": lambda it: it.cluster or "",
+        "AGENT": _agent,
+    },
+    wide_columns={"BY": lambda it: ",".join(it.reported_by)},
+    last_columns={"NAME": lambda it: "; ".join(filter(None, (it.description, _DISOBEYS.get(it.agent))))},
+    json=lambda it: it.json_value(),
+    name=lambda it: it.id,
+    json_document=_document_under("jobs"),
+    optional={"CLUSTER"},
+    empty_message="No job is known to run.",
 )
 MODES: ResourceView[ModeRecordBody] = ResourceView(
     columns={

@@ -15,13 +15,14 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.environment import connect, service_now
-from blocklist.cli.messages import mode_notices, not_blocked_message
+from blocklist.cli.messages import job_notices, mode_notices, not_blocked_message
 from blocklist.cli.options import known_nodes
 from blocklist.cli.output import (
     APPLIED,
     CHANGES,
     DRIFT,
     EVIDENCE,
+    JOBS,
     KNOWN_NODES,
     LISTENERS,
     MODES,
@@ -548,6 +549,18 @@ def warn_of_modes(client: BlocklistClient) -> None:
     # What was asked is answered, so an error here must not hide it.
     with suppress(BlocklistError):
         print_stderr(*mode_notices(client.modes()))
+
+
+def jobs(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
+    """Show the jobs that run; those without an agent, which do not obey the list, first.
+
+    Jobs without an agent are known where a manager reports the applications of its cluster: yarn, kubernetes or
+    standalone.
+    """
+    with connect() as client:
+        found = client.jobs()
+        print_items(JOBS, found.jobs, OutputOptions(output, not no_headers))
+        print_stderr(*job_notices(found))
 
 
 def evidence(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from blocklist.wire.listeners import (
         DriftListBody,
         EvidenceBody,
+        JobsBody,
         KnownNodeBody,
         ListenerBody,
         ModeRecordBody,
@@ -298,6 +299,12 @@ class BlocklistClient:
         from blocklist.wire.listeners import ListenersBody
 
         return parse_body(ListenersBody, self._request("GET", "/listeners").object()).listeners
+
+    def jobs(self) -> JobsBody:
+        """The jobs that run, those without an agent first, and who reports them."""
+        from blocklist.wire.listeners import JobsBody
+
+        return parse_body(JobsBody, self._request("GET", "/jobs").object())
 
     def evidence(self) -> list[EvidenceBody]:
         """The evidence that running applications report, and whether it counts."""

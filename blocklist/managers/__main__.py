@@ -1,4 +1,4 @@
-"""`python -m blocklist.managers yarn|slurm|kubernetes|exec`: keeps a cluster manager in line with the list."""
+"""`python -m blocklist.managers KIND`: keeps a cluster manager in line with the list."""
 
 from __future__ import annotations
 

@@ -112,6 +112,13 @@ def _add_min_nodes(
     )
 
 
+def _add_standalone(subparser: argparse.ArgumentParser) -> None:
+    from blocklist.managers.standalone import add_standalone_options  # noqa: PLC0415 - see build_parser
+
+    _add_common(subparser)
+    add_standalone_options(subparser)
+
+
 def _add_exec(subparser: argparse.ArgumentParser) -> None:
     _add_common(subparser)
     subparser.add_argument(
@@ -132,6 +139,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]
     "yarn": ("YARN: node labels and resources by its REST API.", _add_yarn),
     "slurm": ("Slurm: drains and resumes nodes with scontrol.", _add_slurm),
     "kubernetes": ("Kubernetes: taints nodes, and may evict pods.", _add_kubernetes),
+    "standalone": ("Spark's standalone master: reports its workers and jobs, and changes nothing.", _add_standalone),
     "exec": ("Any command: it receives the plan as JSON on standard input.", _add_exec),
 }
 """By name what it is, and what adds its options."""

@@ -20,6 +20,7 @@ from blocklist.client.client import BlocklistClient
 from blocklist.client.names import InventoryNames
 from blocklist.client.session import ListenerSession
 from blocklist.client.watch import WatchThread
+from blocklist.managers.applications import ApplicationThread, KnowsApplications
 from blocklist.managers.command import Stopping
 from blocklist.managers.plan import (
     DEFAULT_INTERVAL,
@@ -173,9 +174,14 @@ class ReconcileLoop(Generic[P]):
 
         `watch` opens watches of the session: the service's clock is then known before the first list.
         """
+        applications = None
+        if isinstance(self._manager, KnowsApplications):
+            applications = ApplicationThread(self._manager.applications, self._session.report)
         try:
             return self._run(watch)
         finally:
+            if applications is not None:
+                applications.close()
             self._names.close()
 
     def _run(self, watch: WatchThread) -> bool:

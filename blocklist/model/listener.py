@@ -26,6 +26,10 @@ HEARTBEAT_SECONDS: Final = 10.0
 """Interval between two heartbeats (Flink's heartbeat.interval)."""
 MAX_ENTRIES: Final = 10_000
 """Maximum number of entries in each map of a heartbeat."""
+MAX_APPLICATIONS: Final = 2_000
+"""Maximum number of applications that a manager reports."""
+MAX_APPLICATION_LENGTH: Final = 100
+"""Maximum length of what a manager reports about an application, in characters."""
 MAX_SOFTWARE_LENGTH: Final = 200
 """Maximum length of each text that says which software a listener is, in characters."""
 MAX_REASON_LENGTH: Final = 300
@@ -273,7 +277,8 @@ class Report:
     `unschedulable` the nodes that get none for another reason than a block: node id to its state, and in `replaced` the
     blocked nodes whose name another machine has since; in `new_machines` those of which that is certain, with the time
     since when (Unix ms). `mode` is the one that it is in; in the mode observe, `would` has what it would do for blocks:
-    node id to a sentence. Do not change them afterwards.
+    node id to a sentence. A manager that knows which applications run reports them in `applications`, id to name and
+    user, and in `applications_unknown` why these may not be all; empty if they are. Do not change them afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
@@ -289,6 +294,8 @@ class Report:
     new_machines: Mapping[str, int] | None = None
     mode: Mode | None = None
     would: Mapping[str, str] | None = None
+    applications: Mapping[str, str] | None = None
+    applications_unknown: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not None, by name."""
@@ -329,6 +336,8 @@ ONLY_FROM: Final[Mapping[str, ListenerRole]] = MappingProxyType(
         "unschedulable": ListenerRole.RESOURCE_MANAGER,
         "replaced": ListenerRole.RESOURCE_MANAGER,
         "new_machines": ListenerRole.RESOURCE_MANAGER,
+        "applications": ListenerRole.RESOURCE_MANAGER,
+        "applications_unknown": ListenerRole.RESOURCE_MANAGER,
     }
 )
 """The fields of a Report that only one role may report: a job knows its tasks, a manager its cluster's nodes."""

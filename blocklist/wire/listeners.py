@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from blocklist.model.evidence import AssessedEvidence, Evidence, Finding
     from blocklist.model.listener import Drift, DriftReport, Listener, Mode, ModeRecord
 
+AgentState = Literal["live", "lapsed", "none"]
 ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
 ModeName = Literal["apply", "observe", "off"]
 BlockStateName = Literal["refused", "pending", "running", "unknown", "empty", "not-here"]
@@ -145,6 +146,41 @@ def listener_body(
         "leaseEnd": str(listener.lease_end),
         "revision": revision,
     }
+
+
+@dataclass(kw_only=True)
+class JobBody(Body):
+    """A job that runs, as its listener or a manager says."""
+
+    id: Annotated[str, Doc("The id of the application, under which its agent registers.")]
+    agent: Annotated[
+        AgentState,
+        Doc("`none`: it runs without an agent, and obeys no block. `lapsed`: its agent has stopped reporting."),
+    ]
+    mode: Annotated[ModeName | None, Doc("The mode of its agent; null without a live one.")]
+    description: Annotated[str | None, Doc("Its name and user, as a manager reports them.")]
+    cluster: str | None
+    reported_by: Annotated[list[str], Doc("The managers that say that it runs.")]
+
+
+@dataclass(kw_only=True)
+class JobSourceBody(Body):
+    """A manager that reports which applications run in its cluster."""
+
+    id: str
+    cluster: str | None
+    applications: Annotated[int, Doc("Number of applications that it reports.")]
+    unknown: Annotated[str | None, Doc("Why more may run, or others; null if these are all.")]
+
+
+@dataclass(kw_only=True)
+class JobsBody(Body):
+    """The jobs that run, those that do not obey first."""
+
+    jobs: list[JobBody]
+    sources: Annotated[
+        list[JobSourceBody], Doc("Without any, it is not known whether there are jobs without an agent.")
+    ]
 
 
 # The bodies of node status and of /taskmanagers.

@@ -397,7 +397,7 @@ class TestOperators:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            ([], "the following arguments are required: yarn|slurm|kubernetes|exec"),
+            ([], "the following arguments are required: yarn|slurm|kubernetes|standalone|exec"),
             (["yarn"], "Name the ResourceManager: --resource-manager http://rm:8088"),
             (["yarn", "--resource-manager", "rm:8088"], "'rm:8088' is not a URL such as http://rm:8088"),
             (["yarn", "--kerberos", "--resource-manager", "http://rm"], "--kerberos needs the package httpx-gssapi"),

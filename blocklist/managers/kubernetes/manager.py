@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final, Protocol
 
+from blocklist.managers.applications import Application, as_items, parse_driver_pod
 from blocklist.managers.kubernetes.api_server import FIELD_MANAGER, ApiError, ApiServer, Json
 from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import Evictor
@@ -242,6 +243,11 @@ class KubernetesManager:
         if self._cordons is not None:
             self._mirror_cordons(self._cordons, plan)
         return found
+
+    def applications(self) -> Sequence[Application]:
+        """The Spark applications in cluster mode: their drivers' pods. Raises ManagerError."""
+        pages = self._api.pages("/api/v1/pods", labelSelector="spark-role=driver", fieldSelector="status.phase=Running")
+        return [parse_driver_pod(pod, time.time()) for page in pages for pod in as_items(page["items"])]
 
     def close(self) -> None:
         if self._timer is not None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
+from blocklist.managers.applications import Application
 from blocklist.managers.command import StoppedError, Stopping
 from blocklist.managers.plan import DesiredState, ListedNodes, ManagerError, NotDone, NotInForce
 from blocklist.managers.yarn.node_names import AddressNames, Blocks, resolve
@@ -70,6 +71,10 @@ class LabelManager:
         self._listed = ListedNodes[NodeFacts]("YARN")
         # A previous process may have stopped after it set labels and before the scheduler knew.
         self._unconfirmed = True
+
+    def applications(self) -> Sequence[Application]:
+        """The Spark applications that run. Raises ManagerError."""
+        return self._resource_manager.read_applications()
 
     def stop(self) -> None:
         """End what is going on; what is begun and must be finished takes some seconds at most.

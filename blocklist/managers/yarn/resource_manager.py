@@ -17,6 +17,7 @@ from typing import Any, Final
 import httpx
 
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, proxy_of
+from blocklist.managers.applications import Application, parse_yarn
 from blocklist.managers.command import Stopping
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.yarn.plan import (
@@ -29,6 +30,7 @@ from blocklist.managers.yarn.plan import (
     parse_state,
 )
 from blocklist.model.errors import InvalidError
+from blocklist.model.listener import MAX_APPLICATIONS
 
 log = logging.getLogger("blocklist.managers")
 
@@ -62,12 +64,15 @@ class RejectedError(ManagerError):
 class Access:
     """How to speak to a ResourceManager: as `user` where it believes names, with `auth` where it wants proof.
 
-    `ca` is a file with the certificates of trusted authorities; None for those of the system.
+    `ca` is a file with the certificates of trusted authorities; None for those of the system. `system` and `path` are
+    those of another server that answers in JSON.
     """
 
     user: str | None = None
     auth: httpx.Auth | None = None
     ca: Path | None = None
+    system: str = "ResourceManager"
+    path: str = _PATH
 
     def client(self, url: str, seconds: float) -> httpx.Client:
         """Raises ManagerError if the file of authorities is not usable."""
@@ -79,7 +84,7 @@ class Access:
             raise ManagerError(f"The certificates in {self.ca} cannot be read: {error}.") from error
         params = {} if self.user is None else {"user.name": self.user}
         return httpx.Client(
-            base_url=url + _PATH,
+            base_url=url + self.path,
             auth=self.auth,
             params=params,
             headers=_HEADERS,
@@ -95,6 +100,7 @@ class Connection:
 
     def __init__(self, url: str, access: Access, stop: Stopping, seconds: float = REQUEST_SECONDS) -> None:
         self.url = url
+        self._name = f"The {access.system} {url}"
         self._access = access
         self._stop = stop
         self._seconds = seconds
@@ -130,15 +136,14 @@ class Connection:
             )
         except (*TRANSPORT_ERRORS, ValueError) as error:
             reason = str(error) or type(error).__name__
-            raise NoAnswerError(f"The ResourceManager {self.url} does not answer {method} {path}: {reason}.") from error
+            raise NoAnswerError(f"{self._name} does not answer {method} {path}: {reason}.") from error
         self._client = client
         return self._parse(f"{method} {path}", status, headers, data)
 
     def _parse(self, request: str, status: int, headers: httpx.Headers, data: bytes) -> Any:
         if status in {301, 302, 303, 307, 308}:
             raise NoAnswerError(
-                f"The ResourceManager {self.url} is a standby, or has another URL: it redirects {request} to"
-                f" {headers.get('Location')}."
+                f"{self._name} is a standby, or has another URL: it redirects {request} to {headers.get('Location')}."
             )
         if status >= 400:
             self._raise_rejected(request, status, data)
@@ -147,14 +152,12 @@ class Connection:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise NoAnswerError(
-                f"The ResourceManager {self.url} answered {request} without JSON: {_text(data)}"
-            ) from error
+            raise NoAnswerError(f"{self._name} answered {request} without JSON: {_text(data)}") from error
 
     def _raise_rejected(self, request: str, status: int, data: bytes) -> None:
         reason = _exception_message(data)
         if status in {502, 503, 504}:
-            raise NoAnswerError(f"The ResourceManager {self.url} answered {request} with {status}: {reason}.")
+            raise NoAnswerError(f"{self._name} answered {request} with {status}: {reason}.")
         hint = ""
         # The ResourceManager answers 401, too, to a user that it knows, but who is no administrator.
         if status == 403 or "not authorized" in reason:
@@ -165,7 +168,7 @@ class Connection:
             hint = " It wants a login: use --kerberos, after kinit, or --user."
         elif status == 404 and request == "GET /info":
             hint = " Give the address of its web interface, such as http://rm:8088."
-        raise RejectedError(f"The ResourceManager {self.url} rejected {request} with {status}: {reason}.{hint}", status)
+        raise RejectedError(f"{self._name} rejected {request} with {status}: {reason}.{hint}", status)
 
 
 def _exchange(
@@ -252,6 +255,13 @@ def kerberos_auth() -> httpx.Auth:
 
 _EVERY_STATE: Final = "NEW,RUNNING,UNHEALTHY,DECOMMISSIONING,DECOMMISSIONED,LOST,REBOOTED,SHUTDOWN"
 _ACTIVE_APPLICATIONS: Final = "ACCEPTED,RUNNING"
+_SPARK_APPLICATIONS: Final = {
+    "states": "RUNNING",
+    "applicationTypes": "SPARK",
+    "deSelects": "resourceRequests",
+    # More than are reported, so that it is noticed if there are too many.
+    "limit": str(2 * MAX_APPLICATIONS),
+}
 _LABELS_PER_REQUEST: Final = 1000
 _QUEUE_SECONDS: Final = 10.0
 """How long to wait for the scheduler to take what it has been told."""
@@ -269,6 +279,8 @@ class ResourceManager:
     """
 
     def __init__(self, urls: Sequence[str], access: Access, stop: Stopping, seconds: float) -> None:
+        self._urls = urls
+        self._access = access
         self._connections = [Connection(url, access, stop, seconds) for url in urls]
         self._active = self._connections[0]
         self.version = ""
@@ -339,6 +351,23 @@ class ResourceManager:
             return parse_masters(answer)
         except ValueError as error:
             raise self._unexpected(error) from error
+
+    def read_applications(self) -> list[Application]:
+        """The Spark applications that run, from whichever ResourceManager is active. Raises ManagerError.
+
+        Any thread may call it: it has connections of its own.
+        """
+        failures = []
+        for url in self._urls:
+            connection = Connection(url, self._access, self._stop, self._seconds)
+            try:
+                return parse_yarn(connection.get("/apps", **_SPARK_APPLICATIONS))
+            except NoAnswerError as error:
+                # A standby redirects.
+                failures.append(str(error))
+            finally:
+                connection.close()
+        raise NoAnswerError(" ".join(failures))
 
     def add_labels(self, names: Iterable[str]) -> None:
         """Create exclusive labels; those that are there already stay."""
