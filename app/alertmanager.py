@@ -188,6 +188,7 @@ class AlertOutcome(StrEnum):
     LATE = "late"
     FREED = "freed"
     KEPT = "kept"
+    HELD = "held"
     CROWDED = "crowded"
     LIMITED = "limited"
     UNLABELLED = "unlabelled"
@@ -201,7 +202,8 @@ class AlertOutcome(StrEnum):
 class Alert:
     """An alert about a node. `fingerprint` identifies it in all posts: 16 hex digits.
 
-    `started_at` and `ended_at` are its startsAt and endsAt, by the sender's clock (Unix ms); None if unknown.
+    `started_at` and `ended_at` are its startsAt and endsAt, by the sender's clock (Unix ms); None if unknown. With
+    `withdrawn` the post that it fires should have changed nothing.
     """
 
     node: str
@@ -212,6 +214,7 @@ class Alert:
     summary: str
     started_at: int | None = None
     ended_at: int | None = None
+    withdrawn: bool = False
 
     @property
     def owner(self) -> str:
@@ -284,6 +287,19 @@ def _has_ended(alert: Alert, event: AlertEvent) -> bool:
 # What alerts claim of a node.
 
 
+def held_claim(alert: Alert, claim: Claim, now: int, minimum: int) -> Claim | None:
+    """The claim of a resolved alert until it has lasted for `minimum`; None if it has.
+
+    An alert that flaps would otherwise block, and perhaps evacuate, the node again and again. A repeated block has a
+    longer minimum, in the proportion in which its duration is longer than that of the first one.
+    """
+    repeat = claim.repeat
+    longer = minimum if repeat is None else minimum * repeat.duration // repeat.usual
+    block = claim.block
+    end = min(block.end, block.start + longer)
+    return None if alert.withdrawn or end <= now else replace(claim, block=replace(block, end=end))
+
+
 def decide(
     claims: Claims,
     alerts: Sequence[Alert],
@@ -292,16 +308,17 @@ def decide(
     author: str | None,
     repeat: Repeat | None = None,
     *,
+    minimum: int = 0,
     continues: bool = False,
 ) -> Decision:
     """Decide about one node from its alerts, each given at most once. `claims` are those on it at `now`.
 
     Each firing alert claims the node until now + `duration`, or that of `repeat` if the node was blocked before. It is
     renewed when less than half of `duration` is left, or if its action has changed. The claim of an alert that has
-    resolved is removed. A node has at most MAX_CLAIMS claims: further alerts wait until there is room. With `continues`
-    the service knows the events of all firing alerts.
+    resolved is removed, or ends when it has lasted for `minimum`. A node has at most MAX_CLAIMS claims: further alerts
+    wait until there is room. With `continues` the service knows the events of all firing alerts.
     """
-    node = _Node(claims, now, author, repeat, duration=duration, continues=continues)
+    node = _Node(claims, now, author, repeat, duration=duration, minimum=minimum, continues=continues)
     # Resolved alerts first: they make room.
     outcomes = {alert.fingerprint: node.resolve(alert) for alert in alerts if not alert.firing}
     outcomes |= {alert.fingerprint: node.fire(alert) for alert in alerts if alert.firing}
@@ -327,8 +344,10 @@ class _Node:
         repeat: Repeat | None,
         *,
         duration: int,
+        minimum: int,
         continues: bool,
     ) -> None:
+        self._minimum = minimum
         self.remaining = {claim.owner: claim for claim in claims}
         self._was_free = not claims
         self._now = now
@@ -343,9 +362,18 @@ class _Node:
         return [claim for owner, claim in self.remaining.items() if owner in self._changed]
 
     def resolve(self, alert: Alert) -> AlertOutcome:
-        """Remove the alert's claim. Whether that frees the node is known after all alerts."""
-        claim = self.remaining.pop(alert.owner, None)
-        return AlertOutcome.UNCHANGED if claim is None else AlertOutcome.KEPT
+        """Remove the alert's claim, or hold it. Whether that frees the node is known after all alerts."""
+        claim = self.remaining.get(alert.owner)
+        if claim is None:
+            return AlertOutcome.UNCHANGED
+        held = held_claim(alert, claim, self._now, self._minimum)
+        if held is None:
+            del self.remaining[alert.owner]
+            return AlertOutcome.KEPT
+        if held != claim:
+            self.remaining[alert.owner] = held
+            self._changed.add(alert.owner)
+        return AlertOutcome.HELD
 
     def fire(self, alert: Alert) -> AlertOutcome:
         """Make or renew the alert's claim."""
@@ -428,7 +456,8 @@ class AlertResults:
 class AlertBlocker:
     """Processes posts, and counts them once their changes are stored. Not thread-safe: for the event loop.
 
-    `node_label` is the label that names the node, `duration` the length of a block (milliseconds).
+    `node_label` is the label that names the node, `duration` the length of a block, `minimum` that of one whose alert
+    resolves (milliseconds).
     """
 
     def __init__(
@@ -442,6 +471,7 @@ class AlertBlocker:
         *,
         node_label: str,
         duration: int,
+        minimum: int,
     ) -> None:
         self.posts = 0
         self.truncated = 0
@@ -454,6 +484,7 @@ class AlertBlocker:
         self._clock = clock
         self._node_label = node_label
         self._duration = duration
+        self._minimum = minimum
 
     async def process(
         self, post: AlertmanagerPost, author: Author, role: Role, check_owner: Callable[[str], None]
@@ -491,7 +522,8 @@ class AlertBlocker:
         )
         if late:
             # Another post, perhaps to another replica, has said meanwhile that these are over.
-            _, revision = await self._submit([replace(alert, firing=False) for alert, _ in late], author, role, {})
+            withdrawn = [replace(alert, firing=False, withdrawn=True) for alert, _ in late]
+            _, revision = await self._submit(withdrawn, author, role, {})
             tally.subtract(outcome for _, outcome in late)
             tally[AlertOutcome.LATE] += len(late)
         return tally, revision
@@ -570,10 +602,13 @@ class AlertBlocker:
             continues = all(is_known(alert, events.get(alert.owner)) for alert in counted if alert.firing)
             repeat = self._automatic_blocks.repeat(draft, node, self._duration, draft.now, continues=continues)
             author = draft.author.name
-            decision = decide(claims, counted, draft.now, self._duration, author, repeat, continues=continues)
+            decision = decide(
+                claims, counted, draft.now, self._duration, author, repeat, minimum=self._minimum, continues=continues
+            )
             if decision.put or decision.remove:
                 draft.change_claims(node, decision.put, decision.remove)
-            outcomes = map(partial(_resolve_elsewhere, draft, claimed), counted, decision.outcomes)
+            elsewhere = partial(_resolve_elsewhere, draft, claimed, self._minimum)
+            outcomes = map(elsewhere, counted, decision.outcomes)
             return [
                 *zip(counted, outcomes, strict=True),
                 *((alert, ignored[alert.fingerprint]) for alert in alerts if alert.fingerprint in ignored),
@@ -590,8 +625,10 @@ class AlertBlocker:
         return AlertOutcome.DISMISSED if is_dismissed(alert, event, dismissal) else None
 
 
-def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: AlertOutcome) -> AlertOutcome:
-    """Remove the claims that a resolved alert has under other names; the outcome after that.
+def _resolve_elsewhere(
+    draft: Draft, claimed: _Claimed, minimum: int, alert: Alert, outcome: AlertOutcome
+) -> AlertOutcome:
+    """Remove, or hold, the claims that a resolved alert has under other names; the outcome after that.
 
     What the name of its node means may be another node than when it fired, or none, as labels, blocks and what is known
     about machines change. Nobody else would remove them before their end.
@@ -599,9 +636,17 @@ def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: A
     owner = alert.owner
     for node_id in () if alert.firing else claimed.get(owner, ()):
         node = draft.get(node_id)
-        if node is not None and claim_of(draft.live_claims(node), owner) is not None:
+        claim = None if node is None else claim_of(draft.live_claims(node), owner)
+        if claim is None:
+            continue
+        held = held_claim(alert, claim, draft.now, minimum)
+        if held is None:
             draft.remove_claim(node_id, owner)
             outcome = AlertOutcome.FREED if draft.get(node_id) is None else AlertOutcome.KEPT
+            continue
+        if held != claim:
+            draft.change_claims(node_id, [held], [])
+        outcome = AlertOutcome.HELD
     return outcome
 
 

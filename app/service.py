@@ -167,6 +167,7 @@ class Service:
             clock,
             node_label=settings.alertmanager_node_label,
             duration=to_millis(settings.alertmanager_duration),
+            minimum=to_millis(settings.alertmanager_minimum),
         )
         self._compactor = Compactor(
             tracker,

@@ -152,6 +152,8 @@ class Settings(BaseSettings):
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
     """Duration of the block that each notification of a firing alert makes."""
+    alertmanager_minimum: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(minutes=5)
+    """Minimum duration of the block of an alert, even if it resolves before; longer if it is repeated. 0 is none."""
     repeat_window: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=30)
     """Each automatic block of a node within this time doubles the duration of the next one; 0 disables this."""
     callback_hosts: str | None = None

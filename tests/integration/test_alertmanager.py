@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -379,6 +381,108 @@ class TestEvents:
                 ] * len(clients)
         types = [it["type"] for it in all_changes(clients[0])]
         assert types == ["blocked", "unblocked"] * 10
+
+
+MINUTE: Final = 60_000
+STORM: Final = {"n1": (1, 1), "n2": (2, 8), "n3": (3, 17), "n4": (10, 2), "n5": (30, 30), "n6": (1, 59)}
+"""Nodes whose alert fires for a number of minutes, and then does not for another one, again and again."""
+
+
+def storm(client: httpx2.Client, clock: ManualClock, hours: int) -> dict[str, int]:
+    """Let two Alertmanagers post the alerts of STORM; returns how often each node was blocked.
+
+    The second one is three minutes late. One in ten posts is followed by an old one: firing, with the startsAt of an
+    event that is over.
+    """
+    begin = clock.now
+    chance = random.Random(41)
+    for minute in range(hours * 60):
+        clock.now = begin + minute * MINUTE
+        for lag in (0, 3):
+            if minute >= lag:
+                post_alerts(client, post(*(_flapping(node, minute - lag) for node in STORM)))
+        if chance.random() < 0.1:
+            later = [node for node, period in STORM.items() if minute >= sum(period)]
+            post_alerts(client, post(*(_flapping(node, minute, back=1, resolved=False) for node in later)))
+    blocked = Counter(it["node"]["id"] for it in all_changes(client) if it["type"] == "blocked")
+    return {node: blocked[node] for node in STORM}
+
+
+def _flapping(node: str, minute: int, *, back: int = 0, resolved: bool | None = None) -> Body:
+    """The alert at this minute, or its event that number of events before that."""
+    fires, rests = STORM[node]
+    period = fires + rests
+    start = (minute // period - back) * period * MINUTE
+    ended = minute % period >= fires if resolved is None else resolved
+    body = {**alert(resolved=ended, node=node, blocklist="evacuate"), "startsAt": rfc3339(START + start)}
+    return {**body, "endsAt": rfc3339(START + start + fires * MINUTE)} if ended else body
+
+
+class TestMinimum:
+    """A block stays for a while although its alert has resolved, and longer if it is repeated."""
+
+    @pytest.fixture
+    def held(self, database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
+        with running_service(database_url, clock, alertmanager_minimum=timedelta(minutes=5)) as client:
+            yield client
+
+    def test_it_is_kept_when_the_alert_resolves(self, held: httpx2.Client, clock: ManualClock) -> None:
+        begin = clock.now
+        assert post_alerts(held, post(firing(0))) == {"blocked": 1}
+        clock.now += MINUTE
+        for _ in range(3):
+            assert post_alerts(held, post(resolved(0))) == {"held": 1}
+            node = get_node(held)
+            assert node is not None
+            assert int(node["endTimestamp"]) == begin + 5 * MINUTE
+        assert [it["type"] for it in all_changes(held)] == ["blocked", "narrowed"]
+        assert post_alerts(held, post(firing(0))) == {"late": 1}
+        clock.now = begin + 5 * MINUTE
+        assert get_node(held) is None
+        assert post_alerts(held, post(firing(0))) == {"late": 1}
+
+    def test_one_that_lasted_as_long_is_removed_at_once(self, held: httpx2.Client, clock: ManualClock) -> None:
+        post_alerts(held, post(firing(0)))
+        clock.now += 5 * MINUTE
+        assert post_alerts(held, post(resolved(0))) == {"freed": 1}
+
+    def test_a_repeated_one_stays_twice_as_long(self, held: httpx2.Client, clock: ManualClock) -> None:
+        for number, minutes in enumerate((5, 10, 20, 40)):
+            since = number * HOUR
+            clock.now = START + since
+            assert post_alerts(held, post(firing(since))) == {"blocked": 1}
+            assert post_alerts(held, post(resolved(since))) == {"held": 1}
+            node = get_node(held)
+            assert node is not None
+            assert int(node["endTimestamp"]) == clock.now + minutes * MINUTE
+
+    def test_an_alert_that_fires_again_meanwhile_renews_it(self, held: httpx2.Client, clock: ManualClock) -> None:
+        post_alerts(held, post(firing(0)))
+        post_alerts(held, post(resolved(0)))
+        clock.now += 2 * MINUTE
+        assert post_alerts(held, post(firing(2 * MINUTE))) == {"renewed": 1}
+        clock.now += 3 * MINUTE
+        assert get_node(held) is not None
+        assert post_alerts(held, post(resolved(2 * MINUTE))) == {"freed": 1}
+        assert automatic_blocks(held) == 1
+
+    def test_a_person_frees_the_node_at_once(self, held: httpx2.Client) -> None:
+        post_alerts(held, post(firing(0)))
+        post_alerts(held, post(resolved(0)))
+        assert held.delete("/blocklist/nodes/n1").status_code == 200
+        assert get_node(held) is None
+
+    def test_a_claim_under_another_name_is_held_too(self, held: httpx2.Client) -> None:
+        held.put("/blocklist/nodes/n1.a/claims/kernel", json=block())
+        post_alerts(held, post(firing(0)))
+        held.put("/blocklist/nodes/n1.b/claims/kernel", json=block())
+        assert post_alerts(held, post(resolved(0))) == {"held": 1}
+        assert len(owners(held, "/blocklist/nodes/n1.a")) == 2
+
+    def test_a_storm_blocks_each_node_a_few_times(self, held: httpx2.Client, clock: ManualClock) -> None:
+        """Without a minimum, n1 is blocked 360 times."""
+        blocked = storm(held, clock, 12)
+        assert all(count <= 8 for count in blocked.values()), blocked
 
 
 class TestSettings:
