@@ -45,8 +45,9 @@ _NO_PRINCIPAL: Final = "It is not known with which token the application registe
 
 
 class FindingKind(StrEnum):
-    """Spark's HealthTracker excluded the host, or its tasks were slow enough for speculative execution."""
+    """What fails there succeeds elsewhere; Spark's HealthTracker excluded it; its tasks were speculated as slow."""
 
+    FAILING = "failing"
     EXCLUDED = "excluded"
     SLOW = "slow"
 

@@ -303,7 +303,7 @@ def _node_json(node: str | ReportedNode) -> str | Json:
 
 # The bodies of evidence: in heartbeats and in GET /evidence.
 
-KindName = Literal["excluded", "slow"]
+KindName = Literal["failing", "excluded", "slow"]
 
 
 @dataclass(kw_only=True)
