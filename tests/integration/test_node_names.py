@@ -128,7 +128,14 @@ class TestPage:
             assert (shown.status_code, "n1.a, n1.b" in shown.text) == (409, True)
 
     def test_a_form_with_one_machine_twice_is_refused(self, client: httpx.Client) -> None:
-        form = {"nodes": "n1 n1.example.com", "action": "mark", "cause": "disk", "ends": "for", "for": "2h", "until": ""}
+        form = {
+            "nodes": "n1 n1.example.com",
+            "action": "mark",
+            "cause": "disk",
+            "ends": "for",
+            "for": "2h",
+            "until": "",
+        }
         shown = client.post("/page/block", data=form, headers={"Sec-Fetch-Site": "same-origin"})
         assert (shown.status_code, "mean the same machine" in shown.text) == (400, True)
 
