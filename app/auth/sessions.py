@@ -109,8 +109,9 @@ class Sessions:
 
     A session lasts LIFETIME_MS, no longer than its token or JWT. It ends at once when its token is revoked, or the key
     of its JWT withdrawn. One of a log-in at an issuer is confirmed there every CONFIRM_MS while it is used: it ends
-    with the session there, and its role follows the groups there. While the issuer cannot be reached it goes on. Only
-    the browser's cookie decrypts what that needs. Without a refresh token it lasts UNCONFIRMED_LIFETIME_MS.
+    with the session there, and its role follows the groups there. While the issuer cannot be reached it goes on. What
+    the issuer has said counts at once, and is stored when the database can be written. Only the browser's cookie
+    decrypts what a confirmation needs. Without a refresh token it lasts UNCONFIRMED_LIFETIME_MS.
 
     A user has at most MAX_PER_PRINCIPAL: the oldest ends, here at once and at other replicas with their next refresh.
     Only the SHA-256 of its cookie is stored. The latest are cached; the others are read from the database.
@@ -124,6 +125,8 @@ class Sessions:
         self._store = store
         self._clock = clock
         self._cached = CredentialCache[str, Session]()
+        self._unsaved: dict[str, StoredSession | None] = {}
+        """What is not stored yet, as the database was away: what an issuer has said of sessions; None: it has ended."""
 
     async def create(self, text: str, address: str) -> tuple[str, Session]:
         """Create a session with a token or JWT for a client at this address; returns the value of the cookie too.
@@ -177,9 +180,11 @@ class Sessions:
         Raises UnavailableError.
         """
         digest = _digest(cookie)
+        if self._has_ended(digest):
+            return None
         session = self._cached.get(digest)
         if session is None:
-            stored = await self._store.get_session(digest)
+            stored = self._unsaved.get(digest) or await self._store.get_session(digest)
             # What its token may do is not known without the token: another replica may have created it just now.
             if stored is None or not (stored.sign_in or await self._auth.find_live(stored.credential)):
                 return None
@@ -194,6 +199,7 @@ class Sessions:
         # Further requests do not wait for this one.
         session.confirm_at = now + CONFIRM_MS
         try:
+            await self._save(digest)
             stored = await self._store.claim_confirmation(digest, now - CONFIRM_MS, now)
             if stored is None:
                 # Another replica has just asked, or the session has ended.
@@ -201,20 +207,25 @@ class Sessions:
                 stored = await self._store.get_session(digest)
                 return None if stored is None else self._cache(stored)
             person = await self._renewed(stored, cookie)
-            changed = replace(
-                stored,
-                name=person.principal.name,
-                role=person.principal.role,
-                owners=person.principal.owners,
-                sign_in=person.at_issuer.sealed(cookie),
-            )
-            await self._store.confirm_session(changed)
         except (UnauthorizedError, ForbiddenError) as error:
             log.info("session ended by its issuer", name=session.principal.name, reason=error.detail)
-            await self.end(cookie)
+            with suppress(UnavailableError):
+                await self.end(cookie)
             return None
         except UnavailableError:
-            return session
+            return None if self._has_ended(digest) else session
+        if self._has_ended(digest):
+            return None
+        changed = replace(
+            stored,
+            name=person.principal.name,
+            role=person.principal.role,
+            owners=person.principal.owners,
+            sign_in=person.at_issuer.sealed(cookie),
+        )
+        self._unsaved[digest] = changed
+        with suppress(UnavailableError):
+            await self._save(digest)
         if (changed.name, changed.role, changed.owners) == (stored.name, stored.role, stored.owners):
             return session
         self._drop(digest)
@@ -227,8 +238,10 @@ class Sessions:
 
     async def end_signed_in(self, cookie: str, return_to: str) -> str | None:
         """End the session, and that at its issuer; where the browser logs out there. Raises UnavailableError."""
-        stored = await self._store.get_session(_digest(cookie))
-        await self.end(cookie)
+        try:
+            stored = await self._store.get_session(_digest(cookie))
+        finally:
+            await self.end(cookie)
         if self.sign_in is None or stored is None or stored.sign_in is None:
             return None
         return await self.sign_in.end(stored.sign_in, cookie, return_to)
@@ -237,8 +250,24 @@ class Sessions:
         """End the session of a cookie. Raises UnavailableError."""
         digest = _digest(cookie)
         # First here: without the database it cannot be removed there.
+        self._unsaved[digest] = None
         self._drop(digest)
-        await self._store.remove_session(digest)
+        await self._save(digest)
+
+    def _has_ended(self, digest: str) -> bool:
+        return digest in self._unsaved and self._unsaved[digest] is None
+
+    async def _save(self, digest: str) -> None:
+        """Store what is not stored yet of a session. Raises UnavailableError; `run` tries again."""
+        if digest not in self._unsaved:
+            return
+        if (changed := self._unsaved[digest]) is None:
+            await self._store.remove_session(digest)
+        else:
+            await self._store.confirm_session(changed)
+        # It may have ended meanwhile.
+        if digest in self._unsaved and self._unsaved[digest] is changed:
+            del self._unsaved[digest]
 
     async def run(self) -> None:
         """For ever, drop sessions that have ended, here or on another replica."""
@@ -249,6 +278,8 @@ class Sessions:
 
     async def refresh(self) -> None:
         """Drop the sessions that have ended. Raises UnavailableError."""
+        for digest in list(self._unsaved):
+            await self._save(digest)
         for digest, session in list(self._cached.items()):
             # A browser that only reads a stream connects again, and is confirmed then.
             if not self._is_valid(session) or self._clock() >= session.confirm_at + CONFIRM_MS:

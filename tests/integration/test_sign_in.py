@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from app.auth.sessions import CONFIRM_MS, LIFETIME_MS, Attempt
+from app.store.tokens import TokenStore
+from blocklist.model.errors import UnavailableError
 from tests.integration.bodies import block
 from tests.integration.command import Command
 from tests.integration.databases import Databases
@@ -302,6 +304,59 @@ class TestConfirmed:
             issuer.unavailable = True
             assert other.get(answer).status_code == 503
             assert other.post("/login", data={"token": secured.admin}).status_code == 303
+
+    @pytest.fixture
+    def away(self, secured: SecuredInProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+        """The database fails just when the issuer has answered; `undo` brings it back."""
+
+        async def fail(_self: object, _what: object) -> None:
+            raise UnavailableError("The database is out of reach.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TokenStore, "confirm_session", fail)
+            patch.setattr(TokenStore, "remove_session", fail)
+            yield patch
+
+    @pytest.mark.parametrize("groups", [["sre"], ["platform"]], ids=["same", "stronger"])
+    def test_what_renews_it_is_kept_until_the_database_is_back(
+        self, secured: SecuredInProcess, issuer: FakeIssuer, away: pytest.MonkeyPatch, groups: list[str]
+    ) -> None:
+        with secured.client() as client:
+            log_in(client)
+            issuer.person["roles"] = groups
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert (status_of(client), len(issuer.token_requests)) == (200, 2)
+            away.undo()
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert (status_of(client), len(issuer.token_requests)) == (200, 3)
+
+    def test_a_weaker_role_counts_although_it_cannot_be_stored(
+        self, secured: SecuredInProcess, issuer: FakeIssuer, away: pytest.MonkeyPatch
+    ) -> None:
+        issuer.person["roles"] = ["platform"]
+        with secured.client() as client:
+            log_in(client)
+            issuer.person["roles"] = ["sre"]
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert client.get("/tokens").status_code == 403
+            away.undo()
+            assert client.get("/tokens").status_code == 403
+
+    def test_it_has_ended_although_it_cannot_be_removed(
+        self, secured: SecuredInProcess, issuer: FakeIssuer, away: pytest.MonkeyPatch
+    ) -> None:
+        with secured.client() as client, secured.client() as other:
+            log_in(client)
+            log_in(other)
+            form = {"csrf_token": csrf_of(other)}
+            assert other.post("/logout", data=form, headers={"Origin": secured.url}).status_code == 503
+            issuer.session_ended = True
+            secured.clock.advance(CONFIRM_MS / 1000)
+            assert (status_of(client), status_of(other)) == (401, 401)
+            away.undo()
+            assert (status_of(client), status_of(other)) == (401, 401)
+        sessions = secured.service.app.state.service.sessions
+        secured.service.until(lambda: sessions._unsaved == {})
 
     def test_a_rotated_key_ends_no_session(self, secured: SecuredInProcess, issuer: FakeIssuer) -> None:
         with secured.client() as client:
