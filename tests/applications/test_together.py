@@ -12,11 +12,14 @@ import pytest
 from demo.cluster import Cluster
 from tests.applications.application import TASKS, Application, Installation, Round, obeying
 from tests.applications.conftest import EVACUATE, HOSTS, MARK, A, B, C, Service
+from tests.applications.jobs import count_cached
 from tests.applications.kinds import SCALA
 from tests.applications.test_scheduling import executors
 from tests.integration.process import ServiceProcess, wait_until
 
 pytestmark = pytest.mark.timeout(600)
+LOCALITY_WAIT: Final = 3.0
+"""Seconds for which Spark waits for the executor with the data of a task, and once more for its host."""
 _SETTINGS: Final = {
     "spark__decommission__enabled": "true",
     "spark__storage__decommission__enabled": "true",
@@ -70,6 +73,27 @@ def test_speculative_copies_avoid_a_blocked_host(service: Service, application: 
     result = application.round(waiting_on=B)
     assert result == Round(number=TASKS, hosts=frozenset({C}))
     assert len(application.starts_on(A)) == started
+
+
+def test_on_a_mark_tasks_do_not_wait_for_the_host_where_their_data_is(
+    service: Service, application: Application
+) -> None:
+    count_cached(application)
+    free = min(count_cached(application) for _ in range(3))
+    service.block(B)
+    started = len(application.starts_on(B))
+    # What was cached on B is computed and cached elsewhere. From then on all is near again.
+    assert count_cached(application) < 2 * free + LOCALITY_WAIT
+    blocked = min(count_cached(application) for _ in range(3))
+    assert blocked < max(2 * free, 1.0), (blocked, free)
+    application.send("shuffle 7")
+    assert application.result().number == 7 * sum(range(6_000))
+    assert len(application.starts_on(B)) == started
+    service.unblock(B)
+    application.await_use(B)
+    used = len(application.starts_on(B))
+    count_cached(application)
+    assert len(application.starts_on(B)) > used, "a new stage prefers the host of its data again"
 
 
 @pytest.mark.long

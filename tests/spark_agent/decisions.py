@@ -9,19 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-import pyspark
-
 from blocklist.spark.jar import jar_path
 from tests.spark_agent.model import Host, Requirements
+from tests.spark_versions import tested_spark
 
 Tree = str | list["Tree"] | dict[str, "Tree"]
 """JSON values whose leaves are texts."""
 _SERVER: Final = Path(__file__).parent / "java/DecisionServer.java"
 _PROGRAMS: Final = [
     Path(__file__).parent / "java" / f"{name}.java"
-    for name in ("ReportProgram", "FactProgram", "GivenNames", "GivenPods", "SchedulerProgram")
+    for name in ("ReportProgram", "FactProgram", "GivenNames", "GivenPods", "LocalityFacts", "SchedulerProgram")
 ]
-_JARS: Final = Path(pyspark.__file__).parent / "jars"
+_JARS: Final = tested_spark() / "jars"
 
 
 def compile_decisions(folder: Path) -> str:

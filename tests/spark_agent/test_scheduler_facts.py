@@ -71,6 +71,11 @@ def facts(program: str, api_server: ApiServer) -> dict[str, str]:
         "blocks end by the clock of the service",
         "an address that is used again",
         "a pod that is made while the template changes",
+        "tasks do not wait for a closed host, and new stages use it again",
+        "a task keeps its open places",
+        "a canary keeps the tasks whose data it has",
+        "a hundred thousand pending tasks hold up the scheduler for a moment",
+        "without Spark's lists a host is closed all the same",
     ],
 )
 def test_it_holds(facts: dict[str, str], fact: str) -> None:

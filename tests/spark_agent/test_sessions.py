@@ -41,6 +41,7 @@ class SessionRules:
         self.max_refusals = 10_000
         self.failing_deletes = 0
         self.product: str | None = None
+        self.platform: str | None = None
         self.requests: queue.Queue[tuple[str, int]] = queue.Queue()
 
     @property
@@ -53,7 +54,7 @@ class SessionRules:
 
     def register(self, body: dict[str, Any]) -> None:
         session, cluster = body["sessionId"], body.get("cluster")
-        self.product = body.get("product", self.product)
+        self.product, self.platform = body.get("product", self.product), body.get("platform")
         requested = Registration(id="app", role=ListenerRole.JOB_MASTER, session=session, cluster=cluster)
         self.listener = register(self.listener, requested, now=0, revision=7, empty=False)
 
@@ -127,10 +128,20 @@ def reports(program_of_reports: subprocess.Popen[bytes], service: SessionRules) 
 
 
 def wake(reports: subprocess.Popen[bytes], line: str = "") -> None:
-    """A URL begins reports, `end` ends them; a number is how many blocks they refuse from now on."""
+    """A URL begins reports, `end` ends them; a number is how many blocks they refuse, other text the platform."""
     assert reports.stdin is not None
     reports.stdin.write(f"{line}\n".encode())
     reports.stdin.flush()
+
+
+def test_what_the_agent_finds_out_about_its_platform_is_registered(
+    service: SessionRules, reports: subprocess.Popen[bytes]
+) -> None:
+    service.wait_for("POST", 200)
+    session = service.session
+    wake(reports, "Spark 9")
+    service.wait_for("PUT", 200)
+    assert (service.platform, service.session) == ("Spark 9", session)
 
 
 def test_a_session_reports_again_after_a_restore_brought_back_the_one_before(

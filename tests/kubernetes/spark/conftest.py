@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,11 +11,11 @@ from typing import Final
 import pytest
 
 from blocklist import BlockAction
-from demo.cluster import spark_home
-from tests.applications.conftest import SPARK_HOME, Service, service, service_process
+from tests.applications.conftest import Service, service, service_process
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.spark.application import ROLE, Application, Spark, obeying
+from tests.spark_versions import tested_spark
 
 __all__ = ["service", "service_process"]
 
@@ -26,7 +25,7 @@ ACCOUNT: Final = "spark"
 
 @pytest.fixture(scope="session")
 def spark() -> Spark:
-    return Spark.prepare(Path(os.environ.get(SPARK_HOME) or spark_home()))
+    return Spark.prepare(tested_spark())
 
 
 class Pool:

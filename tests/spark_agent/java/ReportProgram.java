@@ -13,10 +13,11 @@ import java.util.TreeMap;
  * The reports of an application that has no executors, as the session and in the cluster of the arguments; a third is the file
  * of an authority. A URL in the standard input begins
  * reports to the service there, `end` ends them. Any other line wakes them; a number in it is the number of blocks that
- * are refused from now on, at revision 7.
+ * are refused from now on, at revision 7. Else it is what the agent runs on from now on.
  */
 public final class ReportProgram {
   private static volatile Snapshot snapshot = snapshot(-1, 0);
+  private static volatile Map<String, String> software = new TreeMap<>();
 
   private static Snapshot snapshot(long revision, int refusals) {
     Map<String, String> refused = new TreeMap<>();
@@ -34,10 +35,12 @@ public final class ReportProgram {
       }
       if (line.startsWith("http")) {
         snapshot = snapshot(-1, 0);
+        software = Collections.singletonMap("product", "\"blocklist-spark\"");
         loop = started(line, arguments);
         continue;
       }
-      if (line.length() > 0) snapshot = snapshot(7, Integer.parseInt(line));
+      if (line.matches("\\d+")) snapshot = snapshot(7, Integer.parseInt(line));
+      else if (line.length() > 0) software = Collections.singletonMap("platform", Json.text(line));
       loop.wake();
     }
     System.exit(0);
@@ -78,7 +81,7 @@ public final class ReportProgram {
       public void onDeregistered() {
         timer.cancel();
       }
-    }, "app", arguments[0], Collections.singletonMap("product", "\"blocklist-spark\""));
+    }, "app", arguments[0], () -> software);
     loop.start();
     return loop;
   }

@@ -87,6 +87,7 @@ public final class SchedulerProgram {
   public static void main(String[] arguments) throws Exception {
     SparkConf conf = new SparkConf().setMaster("local[2]").setAppName("facts").set("spark.ui.enabled", "false");
     conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1");
+    conf.set("spark.locality.wait", LocalityFacts.WAIT_MILLIS + "ms");
     JavaSparkContext spark = new JavaSparkContext(conf);
     // The scheduler knows a host after the first offer.
     oneTask(spark).count();
@@ -102,8 +103,26 @@ public final class SchedulerProgram {
     print("blocks end by the clock of the service", serviceClock());
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
+    printLocality(spark);
     System.out.flush();
     Runtime.getRuntime().halt(0);
+  }
+
+  private static void printLocality(JavaSparkContext spark) throws Exception {
+    LocalityFacts facts = new LocalityFacts(spark, host(spark));
+    addExecutor(spark, "11", "other");
+    SchedulerControl control = control(spark, new GivenNames(NO_NAMES));
+    try {
+      print("tasks do not wait for a closed host, and new stages use it again", facts.doNotWait(control));
+      print("a task keeps its open places", facts.keepOpenPlaces(control));
+      print("a canary keeps the tasks whose data it has", facts.keepCanary(control));
+      print("a hundred thousand pending tasks hold up the scheduler for a moment", facts.boundedCost(control));
+      print("without Spark's lists a host is closed all the same", facts.unknownSpark(control));
+    } finally {
+      control.close();
+      removeExecutor(spark, new BlocklistTracker(spark.sc(), null, control), "11", "other");
+      removeHost(spark, "other");
+    }
   }
 
   private static void print(String fact, Object result) {
@@ -135,7 +154,7 @@ public final class SchedulerProgram {
   }
 
   /* This host alone, as the node x. */
-  private static Table tableOf(String host, String action) throws Exception {
+  static Table tableOf(String host, String action) throws Exception {
     return Table.read(new StringReader("blocklist-table 1 7 1\n" + entry(host, action, "x")));
   }
 
@@ -243,17 +262,21 @@ public final class SchedulerProgram {
 
   /* A further host whose executor runs nothing. */
   private static void addHost(JavaSparkContext spark, String host) throws Exception {
-    Field running = TaskSchedulerImpl.class.getDeclaredField("executorIdToRunningTaskIds");
-    running.setAccessible(true);
     scala.collection.mutable.HashSet<String> executors = new scala.collection.mutable.HashSet<>();
     executors.add("on " + host);
     synchronized (scheduler(spark)) {
-      @SuppressWarnings("unchecked")
-      scala.collection.mutable.HashMap<String, Object> tasks = (scala.collection.mutable.HashMap<String, Object>) running.get(scheduler(spark));
-      tasks.put("on " + host, new scala.collection.mutable.HashSet<Object>());
+      addIdle(spark, "on " + host);
       scheduler(spark).executorIdToHost().put("on " + host, host);
       scheduler(spark).hostToExecutors().put(host, executors);
     }
+  }
+
+  private static void addIdle(JavaSparkContext spark, String executor) throws Exception {
+    Field running = TaskSchedulerImpl.class.getDeclaredField("executorIdToRunningTaskIds");
+    running.setAccessible(true);
+    @SuppressWarnings("unchecked")
+    scala.collection.mutable.HashMap<String, Object> tasks = (scala.collection.mutable.HashMap<String, Object>) running.get(scheduler(spark));
+    tasks.put(executor, new scala.collection.mutable.HashSet<Object>());
   }
 
   private static void removeHost(JavaSparkContext spark, String host) {
@@ -381,6 +404,7 @@ public final class SchedulerProgram {
     synchronized (scheduler(spark)) {
       scala.collection.mutable.HashSet<String> executors = scheduler(spark).hostToExecutors().get(host).get();
       executors.add(id);
+      addIdle(spark, id);
       scheduler(spark).executorIdToHost().put(id, host);
     }
   }
@@ -441,7 +465,7 @@ public final class SchedulerProgram {
     }
   }
 
-  private static Table canaryOf(String host) throws Exception {
+  static Table canaryOf(String host) throws Exception {
     return Table.read(new StringReader("blocklist-table 1 7 1\n" + entry(host, "canary", "x")));
   }
 

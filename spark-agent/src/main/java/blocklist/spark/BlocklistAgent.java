@@ -135,7 +135,7 @@ public final class BlocklistAgent implements ReportSource {
     placement = kubernetes == null || !settings.podAffinity ? null : new PodPlacementLoop(sc, control, kubernetes);
     if (placement != null) control.setPlacement(placement);
     tables = new TableLoop(newClient(), this);
-    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc), software(sc));
+    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc), this::software);
   }
 
   private void begin() {
@@ -161,13 +161,15 @@ public final class BlocklistAgent implements ReportSource {
   }
 
   /** What registrations say of this agent: names of fields to JSON. */
-  private static Map<String, String> software(SparkContext sc) {
+  private Map<String, String> software() {
     Map<String, String> fields = new TreeMap<>();
     String version = BlocklistAgent.class.getPackage().getImplementationVersion();
     fields.put("product", Json.text("blocklist-spark"));
     if (version != null) fields.put("version", Json.text(version));
     String language = scala.util.Properties.versionNumberString();
-    fields.put("platform", Json.text("Spark " + sc.version() + ", Scala " + language + ", Java " + System.getProperty("java.version")));
+    String platform = "Spark " + sc.version() + ", Scala " + language + ", Java " + System.getProperty("java.version");
+    if (control != null && control.waitsForClosedHosts()) platform += "; tasks wait for blocked hosts (spark.locality.wait)";
+    fields.put("platform", Json.text(platform));
     return fields;
   }
 

@@ -7,6 +7,7 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.function.Supplier;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.slf4j.Logger;
@@ -41,7 +42,7 @@ final class ReportLoop extends Loop {
   private final ReportSource agent;
   private final String path;
   private final String firstSession;
-  private final Map<String, String> software;
+  private final Supplier<Map<String, String>> software;
   private final ServiceClient client;
   private String session;
   private int withdrawals = 0;
@@ -52,13 +53,14 @@ final class ReportLoop extends Loop {
   /** Whether the service may list this session: it may have received a request whose response was lost. */
   private boolean known = false;
   private int registeredMinNodes = 0;
+  private Map<String, String> registeredSoftware = new HashMap<>();
   private Map<String, String> sent = new HashMap<>();
   private String sentAck = "";
   private long nextFull = 0;
   private long nextNodes = 0;
 
   /** {@code software}: the fields of a registration that say what this agent is, as JSON. */
-  ReportLoop(ServiceClient client, ReportSource agent, String application, String session, Map<String, String> software) {
+  ReportLoop(ServiceClient client, ReportSource agent, String application, String session, Supplier<Map<String, String>> software) {
     super("blocklist-report", "send heartbeats");
     this.client = client;
     this.agent = agent;
@@ -75,7 +77,8 @@ final class ReportLoop extends Loop {
   long runOnce() throws Exception {
     if (fenced && !hasOtherLeft()) return FENCED_INTERVAL;
     int minNodes = agent.minNodes();
-    if (!registered || minNodes != registeredMinNodes) register(minNodes);
+    Map<String, String> present = software.get();
+    if (!registered || minNodes != registeredMinNodes || !present.equals(registeredSoftware)) register(minNodes, present);
     if (fenced) return FENCED_INTERVAL;
     Snapshot snapshot = agent.snapshot();
     if (Report.isCutOff(snapshot) && acknowledged) {
@@ -117,8 +120,8 @@ final class ReportLoop extends Loop {
     return due;
   }
 
-  private void register(int minNodes) throws IOException {
-    Map<String, String> body = new TreeMap<>(software);
+  private void register(int minNodes, Map<String, String> present) throws IOException {
+    Map<String, String> body = new TreeMap<>(present);
     body.put("role", "\"JOB_MASTER\"");
     body.put("sessionId", Json.text(session));
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
@@ -135,6 +138,7 @@ final class ReportLoop extends Loop {
     fenced = false;
     registered = true;
     registeredMinNodes = minNodes;
+    registeredSoftware = present;
     nextFull = 0;
     nextNodes = 0;
   }

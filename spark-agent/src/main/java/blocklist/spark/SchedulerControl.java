@@ -31,6 +31,7 @@ final class SchedulerControl {
   private final Evacuation evacuation;
   private final SchedulerState state;
   private final UnknownTasks unknown;
+  private final PendingTasks pending;
   private final HostDirectory directory;
   private final Runnable onRefused;
   private final ServiceClock clock;
@@ -56,6 +57,7 @@ final class SchedulerControl {
     EvacuationLimit limit = new EvacuationLimit();
     exclusions = new HostExclusions(sc, scheduler, directory, limit, clock, onRefused);
     state = new SchedulerState(scheduler);
+    pending = new PendingTasks(scheduler);
     unknown = new UnknownTasks(directory);
     evacuation = new Evacuation(sc, state, limit, unknown);
   }
@@ -223,7 +225,9 @@ final class SchedulerControl {
     } catch (Throwable t) {
       // Thrown from here it would stop the scheduler.
       fail(t);
+      return;
     }
+    pending.forgetClosed(exclusions.plan());
   }
 
   boolean excludes(String host) {
@@ -247,6 +251,11 @@ final class SchedulerControl {
     } catch (Throwable t) {
       fail(t);
     }
+  }
+
+  /** Whether tasks wait for closed hosts, because this Spark's pending tasks are not as expected. */
+  boolean waitsForClosedHosts() {
+    return pending.failure() != null;
   }
 
   Object agent() {

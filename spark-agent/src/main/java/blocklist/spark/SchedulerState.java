@@ -132,7 +132,8 @@ final class SchedulerState {
     return stages;
   }
 
-  private Iterable<TaskSetManager> queue() {
+  /** The stages that may have tasks to start. */
+  Iterable<TaskSetManager> queue() {
     return Scala.each(scheduler.rootPool().getSortedTaskSetQueue().iterator());
   }
 
