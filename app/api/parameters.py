@@ -366,8 +366,36 @@ def check_after_wait(request: Request) -> None:
 
 async def session_of(request: Request) -> Session | None:
     """The page session of the request, or None. Raises UnavailableError."""
-    cookie = request.cookies.get(COOKIE)
+    cookie = session_cookie_of(request)
     return None if cookie is None else await service_of(request).sessions.find(cookie, client_address_of(request))
+
+
+def session_cookie_name(request: Request, *, https: bool) -> str:
+    """With HTTPS, one that no other host of the domain can set.
+
+    Not below a path: browsers would send it to all tools of the host.
+    """
+    return f"__Host-{COOKIE}" if https and not request.scope.get("root_path") else COOKIE
+
+
+def session_cookie_of(request: Request) -> str | None:
+    """The value of the page's session cookie."""
+    name = session_cookie_name(request, https=True)
+    # Behind a proxy that is not trusted it is not known whether the browser uses HTTPS.
+    if name not in request.cookies and not public_url_of(request).startswith("https://"):
+        name = COOKIE
+    return request.cookies.get(name)
+
+
+def public_url_of(request: Request) -> str:
+    """BLOCKLIST_PUBLIC_URL, else the URL of the request without its path; a trusted proxy names its scheme."""
+    service = service_of(request)
+    if service.settings.public_url:
+        return service.settings.public_url
+    scheme, peer = request.url.scheme, request.client.host if request.client is not None else ""
+    if request.headers.get("x-forwarded-proto") == "https" and peer in service.trusted_proxies:
+        scheme = "https"
+    return f"{scheme}://{request.headers.get('host', '')}{request.scope.get('root_path', '')}"
 
 
 def same_origin(request: Request) -> bool | None:

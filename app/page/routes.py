@@ -10,7 +10,16 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import RedirectResponse
 
-from app.api.parameters import PUBLIC, note_failed_login, note_login, same_origin, session_address
+from app.api.parameters import (
+    PUBLIC,
+    note_failed_login,
+    note_login,
+    public_url_of,
+    same_origin,
+    session_address,
+    session_cookie_name,
+    session_cookie_of,
+)
 from app.api.responses import STATUS
 from app.auth.credential import ANONYMOUS
 from app.auth.sessions import COOKIE, LOGIN_SECONDS, Attempt, Session
@@ -110,16 +119,19 @@ async def get_login_at_issuer(request: Request, number: Annotated[int, PathParam
 async def post_logout(request: Request, _: ReaderVisitor) -> Response:
     """End the session, and that at the issuer where it began."""
     sessions = service_of(request).sessions
-    url = await sessions.end_signed_in(request.cookies.get(COOKIE, ""), f"{_public_url(request)}/login")
+    url = await sessions.end_signed_in(session_cookie_of(request) or "", f"{public_url_of(request)}/login")
     response = RedirectResponse("/login", HTTPStatus.SEE_OTHER) if url is None else _leave(request, url)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    for name in {COOKIE, session_cookie_name(request, https=True)}:
+        response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=name != COOKIE)
     return response
 
 
 def _logged_in(request: Request, response: Response, cookie: str, session: Session) -> Response:
     """The response with the cookie of a new session, which is recorded."""
     note_login(request, session, Way.PAGE)
-    response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
+    https = _is_https(request)
+    name = session_cookie_name(request, https=https)
+    response.set_cookie(name, cookie, path="/", httponly=True, samesite="strict", secure=https)
     return response
 
 
@@ -141,19 +153,8 @@ def _leave(request: Request, url: str) -> Response:
     return render_page(request, "leave.html.j2", Visitor(principal=ANONYMOUS), HTTPStatus.OK, url=url, target=target)
 
 
-def _public_url(request: Request) -> str:
-    """BLOCKLIST_PUBLIC_URL, else the URL of the request without its path; a trusted proxy names its scheme."""
-    service = service_of(request)
-    if service.settings.public_url:
-        return service.settings.public_url
-    scheme, peer = request.url.scheme, request.client.host if request.client is not None else ""
-    if request.headers.get("x-forwarded-proto") == "https" and peer in service.trusted_proxies:
-        scheme = "https"
-    return f"{scheme}://{request.headers.get('host', '')}{shared.root_path_of(request)}"
-
-
 def _redirect_uri(request: Request) -> str:
-    return f"{_public_url(request)}/login/callback"
+    return f"{public_url_of(request)}/login/callback"
 
 
 def _form(
@@ -172,15 +173,15 @@ def _attempt_cookie(request: Request) -> str:
 
 
 def _is_https(request: Request) -> bool:
-    """Whether the browser uses HTTPS; behind a proxy with TLS its Origin header, or `_public_url`, says so."""
-    return _public_url(request).startswith("https://") or request.headers.get("origin", "").startswith("https://")
+    """Whether the browser uses HTTPS; behind a proxy with TLS its Origin header, or `public_url_of`, says so."""
+    return public_url_of(request).startswith("https://") or request.headers.get("origin", "").startswith("https://")
 
 
 def _local_path(request: Request, path: str) -> str:
     """The path without the root path, which a script may have kept; that of the list if it leads elsewhere."""
     root_path = shared.root_path_of(request)
-    if root_path and path.startswith(f"{root_path}/"):
-        path = path.removeprefix(root_path)
+    if root_path and f"{path}/".startswith(f"{root_path}/"):
+        path = path.removeprefix(root_path) or "/"
     return path if _LOCAL_PATH.fullmatch(path) else "/"
 
 

@@ -53,6 +53,57 @@ def test_a_token_creates_a_session_whose_cookie_is_http_only_and_same_site(secur
         assert secured.tokens[Role.READER] not in str(response.headers) + response.text
 
 
+class TestHttps:
+    """Another host of the domain can set cookies for this one, but none whose name begins with __Host-."""
+
+    @pytest.mark.parametrize(
+        ("settings", "headers"),
+        [
+            ({"public_url": "https://lists.example"}, {}),
+            ({"trusted_proxies": "127.0.0.1/32"}, {"X-Forwarded-Proto": "https"}),
+        ],
+        ids=["setting", "trusted proxy"],
+    )
+    def test_another_host_of_the_domain_cannot_plant_a_session(
+        self, tmp_path: Path, databases: Databases, settings: dict[str, str], headers: dict[str, str]
+    ) -> None:
+        with secured_in_process(tmp_path, databases, **settings) as secured, secured.client() as client:
+            client.headers.update(headers)
+            set_cookie = log_in(client, secured.tokens[Role.READER]).headers["set-cookie"]
+            assert re.match(f"__Host-{COOKIE}=[^;]+; HttpOnly; Path=/; SameSite=strict; Secure$", set_cookie)
+            own = set_cookie.partition(";")[0]
+            planted = own.removeprefix("__Host-")
+            for cookies, status in ((own, 200), (planted, 401), (f"{own}; {COOKIE}=x", 200)):
+                assert client.get("/whoami", headers={"Cookie": cookies}).status_code == status
+
+    def test_behind_a_proxy_that_is_not_trusted_the_origin_says_so(self, secured: SecuredService) -> None:
+        with secured.client() as client:
+            client.headers.update({"Host": "lists.example", "Origin": "https://lists.example"})
+            own = log_in(client, secured.tokens[Role.OPERATOR]).headers["set-cookie"].partition(";")[0]
+            assert own.startswith("__Host-")
+            del client.headers["Origin"]
+            assert client.get("/whoami", headers={"Cookie": f"{own}; {COOKIE}=x"}).status_code == 200
+            csrf = re.search(r'value="([0-9a-f]{64})"', client.get("/page/block", headers={"Cookie": own}).text)
+            assert csrf is not None
+            ended = client.post("/logout", data={"csrf_token": csrf[1]}, headers={"Cookie": own})
+            assert [it.partition("=")[0] for it in sorted(ended.headers.get_list("set-cookie"))] == [
+                f"__Host-{COOKIE}",
+                COOKIE,
+            ]
+
+    def test_below_a_path_other_tools_of_the_host_are_not_sent_the_cookie(
+        self, tmp_path: Path, databases: Databases
+    ) -> None:
+        settings = {"public_url": "https://host.example/tools/b", "root_path": "/tools/b"}
+        with secured_in_process(tmp_path, databases, **settings) as secured, secured.client() as client:
+            response = client.post("/tools/b/login", data={"token": secured.tokens[Role.READER]})
+            assert re.match(
+                f"{COOKIE}=[^;]+; HttpOnly; Path=/tools/b; SameSite=strict; Secure$", response.headers["set-cookie"]
+            )
+            own = response.headers["set-cookie"].partition(";")[0]
+            assert client.get("/tools/b/whoami", headers={"Cookie": f"__Host-{COOKIE}=x; {own}"}).status_code == 200
+
+
 @pytest.mark.parametrize("token", ["", "x", "blocklist_00000000_" + "A" * 43])
 def test_an_invalid_token_creates_no_session(secured: SecuredService, token: str) -> None:
     with secured.client() as client:

@@ -111,9 +111,13 @@ def test_it_goes_through_the_code_flow_with_pkce(secured: SecuredInProcess, issu
     assert redeemed["code_verifier"] not in str(asked)
 
 
-@pytest.mark.parametrize("next_path", ["/page/map", "/tools/blocklist/page/map"], ids=["local", "as it is shown"])
+@pytest.mark.parametrize(
+    ("next_path", "page"),
+    [("/page/map", "/page/map"), ("/tools/blocklist/page/map", "/page/map"), ("/tools/blocklist", "/")],
+    ids=["local", "as it is shown", "the path itself"],
+)
 def test_below_a_path_the_browser_comes_back_there(
-    tmp_path: Path, databases: Databases, issuer: FakeIssuer, next_path: str
+    tmp_path: Path, databases: Databases, issuer: FakeIssuer, next_path: str, page: str
 ) -> None:
     with (
         secured_in_process(tmp_path, databases, root_path="/tools/blocklist", **settings(issuer)) as secured,
@@ -123,8 +127,8 @@ def test_below_a_path_the_browser_comes_back_there(
         back = httpx.get(leaving.headers["location"]).headers["location"]
         assert back.startswith(f"{secured.url}/tools/blocklist/login/callback?")
         shown = client.get(back)
-        assert 'content="0;url=/tools/blocklist/page/map"' in shown.text
-        assert 'href="/tools/blocklist/page/map">Go on' in shown.text
+        assert f'content="0;url=/tools/blocklist{page}"' in shown.text
+        assert f'href="/tools/blocklist{page}">Go on' in shown.text
         assert {cookie.path for cookie in client.cookies.jar} == {"/tools/blocklist"}
         assert client.get("/tools/blocklist/page/map").status_code == 200
 
