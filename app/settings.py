@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import durationpy
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.logs import redact
@@ -89,7 +90,7 @@ class Settings(BaseSettings):
     root_path: str = ""
     """Path below which a proxy offers the service, as in `/tools/blocklist`; the proxy may strip it or keep it."""
     public_url: str = ""
-    """URL at which browsers reach the service, for log-ins; by default that of the request."""
+    """URL at which browsers reach the service, root path included; by default that of the request."""
     auth: Literal["off", "tokens"] = "off"
     """`tokens`: every request needs a token. `off`: anyone may do anything; allowed on a loopback address only."""
     allowed_hosts: str = ""
@@ -380,8 +381,16 @@ class Settings(BaseSettings):
 
     @field_validator("public_url")
     @classmethod
-    def _public_url(cls, url: str) -> str:
-        return check_secure_url(url).rstrip("/") if url else url
+    def _public_url(cls, url: str, info: ValidationInfo) -> str:
+        """Its path is the root path: the issuer sends browsers back to it."""
+        if not url:
+            return url
+        url = check_secure_url(url).rstrip("/")
+        root_path = info.data.get("root_path")  # none if it is refused itself
+        if root_path is not None and urlsplit(url).path != root_path:
+            own = urlsplit(url)._replace(path=root_path, query="", fragment="").geturl()
+            raise ValueError(f"its path must be that of {PREFIX}ROOT_PATH: {own}")
+        return url
 
     @field_validator("service_account_roles")
     @classmethod

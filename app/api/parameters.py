@@ -479,8 +479,10 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
 
     Raises InvalidError, and ForbiddenError for the name of an automatic owner.
 
-    A blank header is none: a proxy sends it if nobody has logged in there.
+    A blank header is none: a proxy sends it if nobody has logged in there. The name in a JWT is its issuer's word.
     """
+    if principal.subject is not None:
+        return principal
     names = request.headers.getlist("x-forwarded-user")
     proxies = service_of(request).trusted_proxies
     if not any(names) or not proxies or request.client is None or request.client.host not in proxies:
@@ -493,7 +495,7 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
         raise InvalidError("X-Forwarded-User: send one name, in UTF-8.") from None
     if not name.strip() or len(name) > MAX_NAME:
         raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {MAX_NAME} characters.")
-    named = replace(principal, name=name, subject=None)
+    named = replace(principal, name=name)
     named.check_name()
     return named
 

@@ -190,16 +190,24 @@ async def exchange(
     # own authority either: it is in this network.
     use_proxy = tls is None and not is_loopback(urlsplit(url).hostname or "")
     method = "GET" if form is None else "POST"
-    async with (
-        aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy, headers=headers) as session,
-        session.request(method, url, data=form, allow_redirects=False, ssl=True if tls is None else tls) as response,
-    ):
-        body = b""
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > MAX_BYTES:
-                raise JwksError(f"{url} returned more than {MAX_BYTES} bytes")
-        return response.status, body
+    ssl_setting = True if tls is None else tls
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy, headers=headers) as session,
+            session.request(method, url, data=form, allow_redirects=False, ssl=ssl_setting) as response,
+        ):
+            body = b""
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    raise JwksError(f"{url} returned more than {MAX_BYTES} bytes")
+            return response.status, body
+    except aiohttp.ClientConnectorCertificateError as error:
+        if tls is not None:
+            raise
+        raise JwksError(
+            f"{error}. If its authority is your own, add it to those of this machine, or give its file as SSL_CERT_FILE"
+        ) from None
 
 
 async def _get_json(url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:

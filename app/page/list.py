@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request, Response
 
 from app.api.node_status import task_managers_on
+from app.api.parameters import public_url_of
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute
 from app.page.history import cause_group
@@ -241,8 +242,8 @@ async def _render(request: Request, visitor: Visitor, template: str) -> Response
         if list_filter.group
         else list_page(service, list_filter)
     )
-    base = str(request.base_url).rstrip("/")
-    return render_page(request, template, visitor, listing=listing, base=base, example=EXAMPLE_BODY)
+    base, bearer = public_url_of(request), service.authenticator.enabled
+    return render_page(request, template, visitor, listing=listing, base=base, bearer=bearer, example=EXAMPLE_BODY)
 
 
 # The share of the cluster in the header, which the page reloads after a change.

@@ -27,6 +27,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.raw_http import connection_to, read_response, request
 from tests.integration.secured import SecuredInProcess, check_valid_until_expiry, secured_in_process
+from tests.integration.test_tls import certificate
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,18 @@ def test_its_claims_give_the_name_and_the_role(secured: SecuredInProcess, issuer
         client.put("/blocklist/nodes/jwt-sub", json=block()).raise_for_status()
         assert all_changes(client, node="jwt-sub")[0]["createdBy"] == "u-17"
         assert client.get("/tokens").status_code == 200
+
+
+def test_its_name_goes_before_that_of_a_trusted_proxy(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+    """A proxy that sends the person's JWT may pass on a name that the browser has made up."""
+    settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "trusted_proxies": "127.0.0.1"}
+    with (
+        secured_in_process(tmp_path, databases, **settings) as secured,
+        secured.client(issuer.sign()) as client,
+    ):
+        client.headers["X-Forwarded-User"] = "mallory"
+        client.put("/blocklist/nodes/n1", json=block()).raise_for_status()
+        assert all_changes(client)[0]["createdBy"] == "ann"
 
 
 def test_nobody_who_may_block_has_the_name_of_an_automatic_owner(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
@@ -338,6 +351,17 @@ def test_a_discovery_document_of_another_issuer_is_rejected(tmp_path: Path, data
 
 class TestUnlikeIssuers:
     """What issuers do differently, and what is said about what is wrong."""
+
+    def test_of_an_authority_that_is_not_trusted_the_log_says_what_to_do(
+        self, tmp_path: Path, databases: Databases
+    ) -> None:
+        with running_issuer(certificate(tmp_path)) as issuer:
+            settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
+            with capture_logs() as log, secured_in_process(tmp_path, databases, **settings) as secured:
+                problem_of(get(secured, issuer.sign()), 401)
+        (line,) = [it for it in log if "keys of an issuer" in it["event"]]
+        assert "CERTIFICATE_VERIFY_FAILED" in line["reason"]
+        assert line["reason"].endswith("or give its file as SSL_CERT_FILE")
 
     @pytest.mark.parametrize(("configured", "named"), [("", "/"), ("/", ""), ("/", "/")])
     def test_a_final_slash_makes_no_other_issuer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
@@ -195,8 +196,16 @@ class TestTheApi:
     def test_the_first_command_that_the_page_shows_works(
         self, secured: SecuredInProcess, browser: httpx.Client
     ) -> None:
-        assert f"curl -X PUT {ORIGIN}{ROOT}/blocklist/nodes/worker-17" in browser.get(f"{ROOT}/").text
+        shown = unescape(browser.get(f"{ROOT}/").text)
+        bearer = '-H "Authorization: Bearer TOKEN"'
+        assert f"curl -X PUT {ORIGIN}{ROOT}/blocklist/nodes/worker-17 {bearer} \\\n" in shown
         assert secured.service.settings.root_path == ROOT
+
+    def test_behind_a_proxy_with_tls_it_has_its_url(self, tmp_path: Path, databases: Databases) -> None:
+        own = {"root_path": ROOT, "trusted_proxies": "127.0.0.1"}
+        with secured_in_process(tmp_path, databases, **own) as secured, secured.client(secured.admin) as client:
+            headers = {"Host": "tools.example", "X-Forwarded-Proto": "https"}
+            assert f"curl -X PUT https://tools.example{ROOT}/" in client.get("/", headers=headers).text
 
     def test_the_document_names_the_path(self, browser: httpx.Client) -> None:
         servers = browser.get(f"{ROOT}/openapi.json").json()["servers"]
@@ -255,6 +264,17 @@ class TestSettings:
     )
     def test_no_path(self, given: str) -> None:
         assert refusal(root_path=given).startswith("BLOCKLIST_ROOT_PATH: give a path such as /tools/blocklist")
+
+    @pytest.mark.parametrize("root_path", ["", "/tools/blocklist"])
+    @pytest.mark.parametrize("path", ["", "/", "/tools/blocklist/", "/tools"])
+    def test_the_public_url_has_it(self, root_path: str, path: str) -> None:
+        url = f"https://host.example{path}"
+        if path.rstrip("/") == root_path:
+            assert Settings(root_path=root_path, public_url=url).public_url == f"https://host.example{root_path}"
+        else:
+            said = refusal(root_path=root_path, public_url=url)
+            expected = f"its path must be that of BLOCKLIST_ROOT_PATH: https://host.example{root_path}"
+            assert said == f"BLOCKLIST_PUBLIC_URL: {expected}"
 
     @pytest.mark.parametrize(
         "given", ["/blocklist", "/nodes/x", "/page", "/static/x/y", "/login", "/claims/a/b", "/docs"]
