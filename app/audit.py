@@ -6,8 +6,8 @@ wait for it, at most MAX_WAITING; what is dropped is logged, counted, and record
 lost even so: they are recorded from the change log, by whichever replica comes first.
 
 Attempts and log-ins can come by the thousand. So each kind has a bound: in WINDOW_MS, the first one from each address
-with the same details is recorded at once, further ones are summed in one record at the end; and so are all of further
-addresses once there are MAX_NAMED of them.
+with the same details is recorded at once, further ones are summed in one record at the end. So are those of an address
+that has had MAX_NAMED_OF_ADDRESS, and thus hides nobody else's; and all further ones once there are MAX_NAMED.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ WINDOW_MS: Final = 900_000
 MAX_NAMED: Final[Mapping[AuditKind, int]] = {AuditKind.LOGIN_FAILED: 20, AuditKind.LOGIN: 200}
 """Maximum number of different events of a kind in a window that have records of their own.
 
-So whatever callers send makes at most 41 records of failed log-ins a window and replica: 1.6 million, or half a GB, in
+So whatever callers send makes at most 45 records of failed log-ins a window and replica: 1.7 million, or half a GB, in
 400 days.
 """
+MAX_NAMED_OF_ADDRESS: Final[Mapping[AuditKind, int]] = {AuditKind.LOGIN_FAILED: 5, AuditKind.LOGIN: 200}
 MAX_WAITING: Final = 2000
 """Maximum number of events that wait for the database."""
 GATHER_SECONDS: Final = 0.2
@@ -53,6 +54,7 @@ class _Repeats:
 
     origin: Origin
     details: Mapping[str, object]
+    named: bool = False
     count: int = 0
     first: int = 0
     last: int = 0
@@ -98,12 +100,15 @@ class AuditLog:
         self._end_window(now)
         key: _Key = kind, (origin.principal, origin.way, origin.address, *sorted(map(str, details.items())))
         if (repeats := self._repeats.get(key)) is None:
-            if sum(known is kind and others is not None for known, others in self._repeats) < MAX_NAMED[kind]:
-                self._repeats[key] = _Repeats(origin=origin, details=details)
+            named = [it.origin.address for (of, _), it in self._repeats.items() if of is kind and it.named]
+            crowded = named.count(origin.address) >= MAX_NAMED_OF_ADDRESS[kind]
+            if not crowded and len(named) < MAX_NAMED[kind]:
+                self._repeats[key] = _Repeats(origin=origin, details=details, named=True)
                 self.note(kind, origin, details)
                 return
-            others = _Repeats(origin=Origin(way=Way.SERVICE), details={"others": True})
-            repeats = self._repeats.setdefault((kind, None), others)
+            address = origin.address if crowded else None
+            others = _Repeats(origin=Origin(way=Way.SERVICE, address=address), details={"others": True})
+            repeats = self._repeats.setdefault((kind, address), others)
         repeats.add(now)
 
     def note_forced(self, changes: Sequence[Change], origin: Origin) -> None:

@@ -39,6 +39,7 @@ for part in (list, change, node, listeners, history, map, selection, tokens, sha
 
 _ATTEMPT: Final = "blocklist_login"
 """The cookie of a log-in that has begun; with HTTPS, `__Host-` before it: no other host of the domain can set that."""
+_NO_CODE: Final = "The browser came back from the issuer without a code."
 _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 """A path on this service: it cannot contain another host or a line end."""
 
@@ -82,7 +83,9 @@ async def get_login_callback(request: Request) -> Response:
         cookie, session = await sessions.create_signed_in(person, session_address(request))
     except (UnauthorizedError, ForbiddenError, UnavailableError) as error:
         if not isinstance(error, UnavailableError):
-            note_failed_login(request, b"", error, Way.PAGE)
+            # Anybody can write an answer without a code: its words are shown to whoever sends it, and not recorded.
+            refused = error if "code" in request.query_params else UnauthorizedError(_NO_CODE)
+            note_failed_login(request, b"", refused, Way.PAGE)
         response = _form(request, next_path, error.detail, STATUS[type(error)])
     else:
         response = _logged_in(request, _leave(request, next_path), cookie, session)

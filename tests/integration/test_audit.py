@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
 from app import audit
-from app.audit import MAX_NAMED, WINDOW_MS, AuditLog
+from app.audit import MAX_NAMED, MAX_NAMED_OF_ADDRESS, WINDOW_MS, AuditLog
 from app.main import unix_millis
 from app.settings import SECRETS, Settings, read_settings
 from app.store.audit import AuditFilter, Origin
@@ -379,6 +379,29 @@ class TestBounds:
         assert sum(it.get("count", 1) for it in made) == 10_000
         (others,) = [it for it in made if it.get("others")]
         assert (others["count"], others["address"]) == (10_000 - 2 * named, None)
+
+    def test_a_flood_from_one_address_hides_nobody_else(self, file: Path) -> None:
+        async def flood(log: AuditLog, clock: ManualClock, _: list[int]) -> None:
+            for number in range(1000):
+                origin, details = (
+                    Origin(way=Way.API, address="192.0.2.1"),
+                    {"reason": "unknown", "token": f"{number:08x}"},
+                )
+                log.note_repeatable(AuditKind.LOGIN_FAILED, origin, details)
+            other = Origin(way=Way.PAGE, address="192.0.2.2")
+            log.note_repeatable(AuditKind.LOGIN_FAILED, other, {"reason": "revoked", "token": "aaaaaaaa"})
+            await log.flush()
+            clock.advance(WINDOW_MS / 1000)
+            await log.flush()
+
+        made = self.run(file, flood)
+        assert len(made) == MAX_NAMED_OF_ADDRESS[AuditKind.LOGIN_FAILED] + 2
+        assert [it["token"] for it in made if it["address"] == "192.0.2.2"] == ["aaaaaaaa"]
+        (others,) = [it for it in made if it.get("others")]
+        assert (others["address"], others["count"]) == (
+            "192.0.2.1",
+            1000 - MAX_NAMED_OF_ADDRESS[AuditKind.LOGIN_FAILED],
+        )
 
     def test_equal_events_are_recorded_at_once_and_then_summed(self, file: Path) -> None:
         async def scenario(log: AuditLog, clock: ManualClock, lost: list[int]) -> None:

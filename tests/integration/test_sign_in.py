@@ -246,6 +246,14 @@ class TestForged:
             refused = {"state": state, "error": "access_denied", "error_description": "<b>No</b>"}
             text = client.get("/login/callback", params=refused).text
             assert "access_denied: &lt;b&gt;No" in text
+        # Whoever has begun a log-in can write them: they are no part of the audit log.
+        with secured.client(secured.admin) as admin:
+
+            def reasons() -> list[str]:
+                records = admin.get("/audit", params={"kind": "login-failed"}).json()["records"]
+                return [it["details"]["reason"] for it in records]
+
+            wait_until(lambda: reasons() == ["The browser came back from the issuer without a code."])
 
     @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example"])
     def test_it_leads_to_this_service_only(self, secured: SecuredInProcess, path: str) -> None:
