@@ -190,7 +190,7 @@ reports = Table(
     "reports",
     metadata,
     Column("listener", String(253), primary_key=True),
-    Column("part", String(16), primary_key=True),
+    Column("part", String(32), primary_key=True),
     Column("at_ms", BigInteger, nullable=False),
     Column("said", Text, nullable=False),
     Column("version", BigInteger, nullable=False),

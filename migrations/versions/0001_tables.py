@@ -151,7 +151,7 @@ def _create_listeners() -> None:
     op.create_table(
         "reports",
         sa.Column("listener", sa.String(253), nullable=False),
-        sa.Column("part", sa.String(16), nullable=False),
+        sa.Column("part", sa.String(32), nullable=False),
         sa.Column("at_ms", sa.BigInteger, nullable=False),
         sa.Column("said", sa.Text, nullable=False),
         sa.Column("version", sa.BigInteger, nullable=False),

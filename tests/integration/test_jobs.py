@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from blocklist.model.claims import Role
 from blocklist.model.listener import MAX_APPLICATION_LENGTH, MAX_APPLICATIONS
 from tests.integration.command import Command
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import RM, heartbeat, post_heartbeat, register
+from tests.integration.process import wait_until
 from tests.integration.secured import SecuredService
 from tests.integration.test_metrics import value
 
@@ -166,3 +168,15 @@ def test_every_reader_sees_them_and_nobody_else(secured: SecuredService) -> None
     with secured.client(secured.tokens[Role.READER]) as reader, secured.client() as nobody:
         assert reader.get("/jobs").status_code == 200
         assert nobody.get("/jobs").status_code == 401
+
+
+@pytest.mark.databases("postgresql")
+@pytest.mark.xdist_group("replicas")
+def test_another_replica_shows_what_a_manager_reports_here(client_a: httpx.Client, client_b: httpx.Client) -> None:
+    register_source(client_a, "yarn-jobs", UNKNOWN, runs="")
+
+    def unknown() -> dict[str, str | None]:
+        return {source["id"]: source["unknown"] for source in jobs(client_b)["sources"]}
+
+    wait_until(lambda: unknown().get("yarn-jobs") == UNKNOWN and ("runs", "none") in agents(client_b))
+    client_a.delete("/listeners/yarn-jobs").raise_for_status()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from app.listeners.reports import ERROR
+from app.store.tables import reports
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.listener import (
     LEASE_SECONDS,
@@ -23,7 +26,11 @@ from blocklist.model.listener import (
     register,
     wanted_mode,
 )
+from blocklist.wire.listeners import REPORT_FIELDS
 from tests.length import longer
+
+if TYPE_CHECKING:
+    from sqlalchemy import String
 
 LEASE = 50_000
 NOW = 1_000_000
@@ -319,3 +326,9 @@ class AgainstAModel(RuleBasedStateMachine):
 
 TestAgainstAModel = AgainstAModel.TestCase
 TestAgainstAModel.settings = settings(max_examples=longer(60), stateful_step_count=60, deadline=None)
+
+
+def test_the_database_has_room_for_the_name_of_each_part_of_a_report() -> None:
+    """Another name would keep all reports from being saved."""
+    room = cast("String", reports.c.part.type).length or 0
+    assert [part for part in (*REPORT_FIELDS.values(), ERROR) if len(part) > room] == []
