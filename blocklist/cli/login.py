@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +28,13 @@ from blocklist.model.errors import InvalidError, NotFoundError, UnauthorizedErro
 if TYPE_CHECKING:
     import httpx
 
+    from blocklist.client.transport import AbortableSocket
     from blocklist.wire.tokens import IssuerBody
 
 _DEVICE: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _TIMEOUT: Final = 10.0
+"""Maximum time in seconds of a whole answer of the issuer, however slowly it comes: other commands wait for it."""
+_MAX_ANSWER: Final = 1024 * 1024
 _EARLY: Final = 30.0
 """Seconds before its end at which a token is renewed: the clocks may differ."""
 _MAX_INTERVAL: Final = 60
@@ -54,7 +58,7 @@ def login(
         started = _post(http, _endpoint(endpoints, "device_authorization_endpoint"), {**asked, "scope": chosen.scope})
         if "device_code" not in started or "verification_uri" not in started:
             raise UnavailableError(f"{_host(chosen.issuer)} does not begin the log-in: {_reason(started)}.")
-        _invite(started)
+        _invite(url, started)
         tokens = _poll(http, _endpoint(endpoints, "token_endpoint"), asked, started)
     entry: Entry = {"issuer": chosen.issuer, "clientId": chosen.client_id, "audience": chosen.audience}
     with _logins(_path()) as logins:
@@ -143,10 +147,13 @@ def _choose(issuers: list[IssuerBody], wanted: str | None) -> IssuerBody:
     raise InvalidError(f"{wanted!a} is no issuer of this service; it has {known}.")
 
 
-def _invite(started: Mapping[str, Any]) -> None:
+def _invite(url: str, started: Mapping[str, Any]) -> None:
+    """Name the service: its URL may come from a context or a script, and it gets the token."""
     where = started.get("verification_uri_complete") or started["verification_uri"]
     code = started.get("user_code", "")
-    print_stderr(f"Open this address in a browser, on any machine, and check that it shows the code {code}:")
+    print_stderr(
+        f"To log in to {url}, open this address in a browser, on any machine, and check that it shows the code {code}:"
+    )
     print_stderr(f"  {where}")
 
 
@@ -241,19 +248,41 @@ def _post(http: httpx.Client, url: str, fields: Mapping[str, str]) -> Mapping[st
 
 def _answer(http: httpx.Client, method: str, url: str, fields: Mapping[str, str] | None) -> Mapping[str, Any]:
     """The JSON object of an answer, also of a refusal; empty for none. Raises UnavailableError."""
-    from blocklist.client.transport import TRANSPORT_ERRORS  # noqa: PLC0415 - slow
+    from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket  # noqa: PLC0415 - slow
 
+    connection = AbortableSocket()
+    timer = threading.Timer(_TIMEOUT, connection.abort)
+    timer.daemon = True
+    timer.start()
     try:
-        # Not with the token of the service, which the environment may have.
-        response = http.request(method, url, data=fields, headers={"Accept": "application/json"}, auth=None)
-        body = response.json() if response.content else {}
+        status, content = _exchange(http, method, url, fields, connection)
+        body = json.loads(content) if content else {}
     except TRANSPORT_ERRORS as error:
-        raise UnavailableError(f"The issuer {_host(url)} is out of reach: {error}") from None
+        reason = f"no whole answer in {_TIMEOUT:g} s" if connection.aborted.is_set() else error
+        raise UnavailableError(f"The issuer {_host(url)} is out of reach: {reason}") from None
     except (ValueError, RecursionError):
         body = None
-    if response.status_code >= 500 or not isinstance(body, dict) or (response.status_code != 200 and not body):
-        raise UnavailableError(f"The issuer {_host(url)} does not answer as one: status {response.status_code}")
+    finally:
+        timer.cancel()
+    if status >= 500 or not isinstance(body, dict) or (status != 200 and not body):
+        raise UnavailableError(f"The issuer {_host(url)} does not answer as one: status {status}")
     return body
+
+
+def _exchange(
+    http: httpx.Client, method: str, url: str, fields: Mapping[str, str] | None, connection: AbortableSocket
+) -> tuple[int, bytes]:
+    """Status and body. Raises TRANSPORT_ERRORS; UnavailableError for a body that is too large."""
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    traced = {"trace": connection.trace}
+    # Not with the token of the service, which the environment may have.
+    with http.stream(method, url, data=fields, headers=headers, auth=None, extensions=traced) as response:
+        content = b""
+        for chunk in response.iter_bytes():
+            content += chunk
+            if len(content) > _MAX_ANSWER:
+                raise UnavailableError(f"The issuer {_host(url)} does not answer as one: more than {_MAX_ANSWER} bytes")
+        return response.status_code, content
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
@@ -294,7 +323,7 @@ def _logins(path: Path) -> Iterator[dict[str, Entry]]:
     except OSError as error:
         raise InvalidError(f"{path} cannot be written: {error.strerror}.") from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _wait_for(lock, path)
         before = _read(path)
         logins = dict(before)
         yield logins
@@ -302,3 +331,15 @@ def _logins(path: Path) -> Iterator[dict[str, Entry]]:
             replace_private_file(path, json.dumps(logins, indent=1))
     finally:
         os.close(lock)
+
+
+def _wait_for(lock: int, path: Path) -> None:
+    """Raises InvalidError if the time of a request ends meanwhile, or the file system has no locks."""
+    from blocklist.client.transport import TRANSPORT_ERRORS  # noqa: PLC0415 - slow
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except TRANSPORT_ERRORS as error:
+        raise InvalidError(
+            f"{path} cannot be locked: {error}. If another command is renewing a log-in, its issuer is slow: try again."
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import threading
@@ -15,6 +16,8 @@ import pytest
 
 from app.auth.sessions import CONFIRM_MS, LIFETIME_MS, Attempt
 from app.store.tokens import TokenStore
+from blocklist.cli import login
+from blocklist.client.transport import http_client
 from blocklist.model.errors import UnavailableError
 from tests.integration.bodies import block
 from tests.integration.command import Command
@@ -453,6 +456,7 @@ class TestCommand:
     ) -> None:
         done = command.run("login")
         assert (done.returncode, done.stdout) == (0, f"Logged in to {secured.url} as ann, operator.\n")
+        assert f"To log in to {secured.url}, open" in done.stderr
         assert f"{issuer.url}/activate?user_code=ABCD-EFGH" in done.stderr
         assert file.stat().st_mode & 0o777 == 0o600
         command.stdout_of("block", "w1", "-r", "disk")
@@ -501,6 +505,26 @@ class TestCommand:
         with secured.client() as client:
             response = client.get("/login/0")
             assert (response.status_code, "does not answer as one" in response.text) == (503, True)
+
+    def test_a_slow_answer_and_a_large_one_have_bounds(
+        self, issuer: FakeIssuer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(login, "_TIMEOUT", 0.5)
+        with http_client(issuer.url, 10) as http:
+            issuer.pause = 3
+            with pytest.raises(UnavailableError, match=r"no whole answer in 0\.5 s"):
+                login._post(http, f"{issuer.url}/token", {"grant_type": "device"})
+            issuer.nonsense = b"{" + b" " * login._MAX_ANSWER + b"}"
+            with pytest.raises(UnavailableError, match="more than 1048576 bytes"):
+                login._answer(http, "GET", f"{issuer.url}/keys", None)
+
+    def test_a_command_that_waits_for_another_one_says_so(self, command: Command, file: Path) -> None:
+        command.stdout_of("login")
+        _make_old(file)
+        with file.with_suffix(".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = command.run("list", BLOCKLIST_TIMEOUT="1s")
+        assert (done.returncode, "another command is renewing a log-in" in done.stderr) == (2, True)
 
     def test_a_token_of_the_environment_goes_first_and_never_to_the_issuer(
         self, command: Command, issuer: FakeIssuer, secured: SecuredInProcess
