@@ -15,12 +15,14 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from app.main import create_app, header_below
+from app.requests import MAX_REPORT_BODY
 from app.settings import Settings, SettingsError
 from blocklist import BlocklistClient
 from tests.integration.bodies import EVACUATE, block
 from tests.integration.databases import Databases
 from tests.integration.in_process import refusal
 from tests.integration.listeners import RM, heartbeat, register
+from tests.integration.nginx import nginx_below
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, url_of
 from tests.integration.secured import SecuredInProcess, secured_in_process
@@ -247,6 +249,16 @@ class TestOnTheWire:
             events = iter(watch)
             client.block("n1", "disk")
             assert next(events) is not None
+
+
+def test_the_recipe_for_nginx_passes_on_the_largest_body(tmp_path: Path, secured: SecuredInProcess) -> None:
+    """A heartbeat has it: what is larger is refused in the service's own words."""
+    with (
+        nginx_below(tmp_path, secured.service, strips=False) as url,
+        secured.client(secured.admin) as client,
+    ):
+        for more, status in ((0, 400), (1, 413)):
+            problem_of(client.post(f"{url}/listeners/job/heartbeat", content=b"[" * (MAX_REPORT_BODY + more)), status)
 
 
 class TestSettings:
