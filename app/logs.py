@@ -66,7 +66,7 @@ def _renderers(log_format: LogFormat) -> list[structlog.types.Processor]:
 
 # RateLimit: a bound on the log lines that callers without credentials can cause.
 
-LIMITED_LOGGERS: Final = ("uvicorn.error", "asyncio", "app.auth.authenticator", "app.auth.oidc")
+LIMITED_LOGGERS: Final = ("uvicorn.error", "asyncio", "app.auth.authenticator", "app.auth.oidc", "app.auth.signin")
 """Whatever a connection sends may cause a line in these. Nothing else is logged before a request is authenticated."""
 MAX_LINES: Final = 20
 """Maximum number of lines of one logger and level in an interval."""

@@ -173,6 +173,19 @@ class TestRequestsWithoutCredentials:
         assert suppressed["lines"] == 100
         assert (suppressed["of"], suppressed["of_level"]) == ("uvicorn.error", "warning")
 
+    def test_nor_can_log_ins_while_the_issuer_is_down(self, start: Start, tmp_path: Path) -> None:
+        settings = {
+            "oidc_issuer": "http://127.0.0.1:1",
+            "oidc_audience": "blocklist",
+            "oidc_client_id": "page",
+            "admin_token_file": str(tmp_path / "admin.token"),
+        }
+        service = start(log_format="json", auth="tokens", **settings)
+        with service.client() as client:
+            assert {client.get("/login/0").status_code for _ in range(40)} == {503}
+        (suppressed,) = log_entries(service, "log lines suppressed")
+        assert (suppressed["of"], suppressed["lines"]) == ("app.auth.signin", 20)
+
 
 def test_each_token_that_is_created_has_a_line(tmp_path: Path, databases: Databases) -> None:
     """However many an admin creates: only lines that callers without credentials can cause are limited."""
