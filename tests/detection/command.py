@@ -29,7 +29,7 @@ def settings() -> dict[str, str]:
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it and wait for its end."""
     command = [sys.executable, "-m", "blocklist.detection", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=settings(), capture_output=True, text=True, timeout=170, check=False)
+    return subprocess.run(command, cwd=ROOT, env=settings(), capture_output=True, text=True, timeout=900, check=False)
 
 
 def now() -> int:

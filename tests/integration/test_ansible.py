@@ -41,7 +41,7 @@ class Ansible:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=170,
+            timeout=600,
             check=False,
         )
         output = done.stdout + done.stderr
