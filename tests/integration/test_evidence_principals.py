@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from blocklist.model.claims import Role
-from tests.integration.bodies import current_list
+from tests.integration.bodies import block, current_list
 from tests.integration.databases import Databases
 from tests.integration.listeners import (
     JM,
@@ -171,6 +171,26 @@ class TestOtherTokens:
                 assert client.put(f"/listeners/{name}", json=registration_body()).status_code == status
             refused = client.put("/listeners/other", json=registration_body())
         assert problem_of(refused, 403)["detail"].startswith("Your token may register etl-*, report only, not other: ")
+
+    def test_a_token_that_travels_with_jobs_can_be_such_a_job_and_nothing_else(self, service: SecuredInProcess) -> None:
+        """As on YARN, where every container of a job has its token."""
+        text = service.make_token(Role.LISTENER, "team-a", listeners=["application_*"])["token"]
+        other = service.make_token(Role.LISTENER, "team-b", listeners=["application_*"])["token"]
+        with service.client(text) as client, service.client(other) as others:
+            others.put("/listeners/application_1_1", json=registration_body()).raise_for_status()
+            refused = [
+                client.put("/blocklist/nodes/n1", json=block()),
+                client.delete("/blocklist/nodes/n1"),
+                client.put("/listeners/modes", json={"pattern": "*", "mode": "off"}),
+                client.post("/tokens", json={"name": "more", "role": "listener"}),
+                client.put("/listeners/application_1_2", json=registration_body() | {"role": RM}),
+                client.put("/listeners/etl", json=registration_body()),
+            ]
+            assert [answer.status_code for answer in refused] == [403] * len(refused)
+            taken = client.put("/listeners/application_1_1", json=registration_body("s2"))
+            assert "is registered with another token" in problem_of(taken, 409)["detail"]
+            problem_of(post_heartbeat(client, "application_1_1"), 404)
+            problem_of(client.delete("/listeners/application_1_1"), 404)
 
     @pytest.mark.parametrize(
         ("restriction", "sentence"),
