@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import unquote_plus
 
 import pytest
 
@@ -19,9 +22,14 @@ from blocklist.managers.applications import (
     report_of,
 )
 from blocklist.managers.command import Stopping
+from blocklist.managers.kubernetes.api_server import ApiServer
+from blocklist.managers.kubernetes.cluster_access import ClusterAccess
+from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader
+from blocklist.managers.kubernetes.plan import OwnTaint
 from blocklist.managers.options import build_parser
 from blocklist.managers.plan import DesiredState, ManagerError
 from blocklist.managers.standalone import StandaloneManager
+from blocklist.managers.yarn.resource_manager import Access, ResourceManager
 from blocklist.model.listener import MAX_APPLICATION_LENGTH, MAX_APPLICATIONS, MAX_REASON_LENGTH, Report
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.http_server import Handler, serving
@@ -109,6 +117,51 @@ def test_a_driver_pod_is_an_application() -> None:
     pod = {"metadata": meta, "status": {"startTime": "1970-01-01T00:01:00Z"}}
     assert parse_driver_pod(pod, 90) == Application(id="spark-1", name="etl, pod jobs/etl-driver", user="", seconds=30)
     assert parse_driver_pod({"metadata": None}, 90).id == ""
+
+
+class Recording(Handler):
+    """Answers every request with `answer`, or with a redirection without one; `paths` are those that were asked."""
+
+    answer: bytes = b""
+    paths: list[str]
+
+    def do_GET(self) -> None:
+        self.paths.append(unquote_plus(self.path))
+        self.reply(200 if self.answer else 307, self.answer, {} if self.answer else {"Location": "http://other:8088"})
+
+
+def recording(body: object = None) -> type[Recording]:
+    return type("Server", (Recording,), {"answer": b"" if body is None else json.dumps(body).encode(), "paths": []})
+
+
+def test_the_active_resource_manager_is_asked_for_the_spark_applications_that_run() -> None:
+    standby = recording()
+    active = recording(
+        {"apps": {"app": [{"id": "application_1_0001", "name": "etl", "user": "ann", "elapsedTime": 1}]}}
+    )
+    with serving(standby) as first, serving(active) as second:
+        resource_manager = ResourceManager([first, second], Access(user="root"), Stopping(), 10)
+        assert [it.id for it in resource_manager.read_applications()] == ["application_1_0001"]
+        with pytest.raises(ManagerError, match="is a standby"):
+            ResourceManager([first], Access(), Stopping(), 10).read_applications()
+    [path] = active.paths
+    assert path.startswith("/ws/v1/cluster/apps?")
+    assert {"states=RUNNING", "applicationTypes=SPARK"} <= {*path.partition("?")[2].split("&")}
+
+
+def test_kubernetes_is_asked_for_the_pods_of_drivers_that_run() -> None:
+    pod = {"metadata": {"labels": {"spark-app-selector": "spark-1"}}, "status": {}}
+    server = recording({"metadata": {}, "items": [pod]})
+    no_nodes = SimpleNamespace(put=None)
+    with serving(server) as url, ApiServer(ClusterAccess(url=url, tls=ssl.create_default_context())) as api:
+        manager = KubernetesManager(api, cast("NodeReader", no_nodes), OwnTaint(key="k", value="v"))
+        assert [it.id for it in manager.applications()] == ["spark-1"]
+        manager.close()
+    [path] = server.paths
+    assert path.startswith("/api/v1/pods?")
+    assert {"labelSelector=spark-role=driver", "fieldSelector=status.phase=Running"} <= {
+        *path.partition("?")[2].split("&")
+    }
 
 
 ALIVE: dict[str, Any] = {
