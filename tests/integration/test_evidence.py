@@ -39,6 +39,7 @@ pytestmark = ON_SQLITE
 Body = dict[str, Any]
 WHERE = {"tm-1": "a", "tm-2": "b", "tm-3": "c", "tm-4": "d", "tm-5": "e"}
 EXCLUDED = {"kind": "excluded", "reason": "Spark excluded the host."}
+FAILING = {"kind": "failing", "reason": "4 tasks failed on the host within a minute that succeed on other hosts."}
 SLOW = {"kind": "slow", "reason": "Spark speculated 3 tasks, of 1 stage."}
 CAUSE = "2 applications say so: x (Spark excluded the host); y (Spark excluded the host)"
 
@@ -104,8 +105,9 @@ class TestReporting:
         application(listener_client, "x")
         before = now_ms()
         heartbeat(listener_client, "y", evidence={"b": EXCLUDED, "a": SLOW})
-        report_evidence(listener_client, "x", "c")
+        heartbeat(listener_client, "x", evidence={"c": FAILING})
         assert summary(listener_client) == [("a", "y", True), ("b", "y", True), ("c", "x", True)]
+        assert [entry["kind"] for entry in evidence(listener_client)] == ["slow", "excluded", "failing"]
         entry = evidence(listener_client)[0]
         assert before <= int(entry["firstSeen"]) == int(entry["lastSeen"]) <= now_ms()
         assert entry == {
