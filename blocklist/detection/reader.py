@@ -260,13 +260,25 @@ Offset = dict[str, int]
 
 
 @dataclass
-class ByteRange(InputPartition):
+class ByteRange:
     """The lines of a file that end in the bytes from `start` to `end`."""
 
     path: str
     start: int
     end: int
     root: str
+
+    @property
+    def cost(self) -> int:
+        """Number of bytes to read, and something for opening the file; a compressed one is read from its start."""
+        return _OPEN_COST + self.end - (0 if decoder_for(self.path) else self.start)
+
+
+@dataclass
+class ByteRanges(InputPartition):
+    """What one task reads: it takes longer to begin than what most logs have that is new."""
+
+    ranges: list[ByteRange]
 
 
 class EventLogSource(DataSource):
@@ -298,11 +310,18 @@ class _StreamReader(DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         # A file that has shrunk was rewritten.
         changed = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
-        return [
-            ByteRange(name, begin if begin <= size else 0, size, self._root(name))
-            for name, begin, size in changed
-            if begin != size
-        ]
+        found: list[ByteRanges] = []
+        room = 0
+        for name, begin, size in changed:
+            if begin == size:
+                continue
+            part = ByteRange(name, begin if begin <= size else 0, size, self._root(name))
+            if not found or part.cost > room:
+                found.append(ByteRanges([]))
+                room = MIN_TASK_BYTES
+            found[-1].ranges.append(part)
+            room -= part.cost
+        return list[InputPartition](found)
 
     def _root(self, name: str) -> str:
         """The path that was given at or below which the file is."""
@@ -311,14 +330,10 @@ class _StreamReader(DataSourceStreamReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ByteRange)
-        parser = FactParser(partition.path)
-        # Only complete lines are read: none is broken because its log is in progress.
-        for line in lines(partition.path, partition.start, partition.end, root=partition.root):
-            parser.add([line])
-            if parser.size >= BATCH:
-                yield from parser.batches()
-        yield from parser.batches()
+        assert isinstance(partition, ByteRanges)
+        for part in partition.ranges:
+            # Only complete lines are read: none is broken because its log is in progress.
+            yield from _facts(part.path, ([line] for line in lines(part.path, part.start, part.end, root=part.root)))
 
 
 def lines(name: str, start: int, end: int, chunk: int = CHUNK, *, root: str | None = None) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES
 from blocklist.detection.log_file import BOMB, DAMAGED
-from blocklist.detection.reader import EventLogSource, lines
+from blocklist.detection.reader import ByteRanges, EventLogSource, lines
 from tests.detection.synthetic_logs import event_log
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
@@ -132,11 +132,19 @@ def test_offsets_are_keyed_by_the_final_file_name(tmp_path: Path) -> None:
     reader = EventLogSource({"paths": f'["{tmp_path}"]'}).streamReader(None)
     offset = reader.latestOffset()  # type: ignore[call-arg]
     assert offset == {f"{tmp_path}/app-1": 3, f"{tmp_path}/eventlog_v2_app-2/events_1_app-2.zstd": 3}
-    parts = reader.partitions({f"{tmp_path}/app-1": 2}, offset)
-    assert [(part.path.rpartition("/")[2], part.start, part.end) for part in parts] == [  # type: ignore[attr-defined]
+    (task,) = reader.partitions({f"{tmp_path}/app-1": 2}, offset)
+    assert isinstance(task, ByteRanges)
+    assert [(part.path.rpartition("/")[2], part.start, part.end) for part in task.ranges] == [
         ("app-1", 2, 3),
         ("events_1_app-2.zstd", 0, 3),
     ]
+
+
+def test_what_two_hundred_logs_have_that_is_new_is_read_by_a_few_tasks(tmp_path: Path) -> None:
+    reader = EventLogSource({"paths": json.dumps([str(tmp_path)])}).streamReader(None)
+    before = {f"{tmp_path}/app-{number}": 10**9 for number in range(200)} | {f"{tmp_path}/app-zstd.zstd": 2**27}
+    tasks = reader.partitions(before, {name: size + 50_000 for name, size in before.items()})
+    assert [len(task.ranges) for task in tasks] == [107, 93, 1], "a compressed log is read from its start"  # type: ignore[attr-defined]
 
 
 def test_a_log_whose_name_is_not_text_is_read(tmp_path: Path) -> None:
