@@ -14,9 +14,8 @@ import pytest
 from sqlalchemy import Connection, Engine, event, select
 
 from app.main import unix_millis
-from app.store import postgresql
 from app.store.database import make_store
-from app.store.postgresql import CHANNEL, Notifications, connect_async, deadline
+from app.store.postgresql import CHANNEL, STALL_SECONDS, Notifications, connect_async, deadline
 from app.store.queries import StaleError, Topic, bump, current_version
 from app.store.store import ClockOffset, OnRemoteChange, Store
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
@@ -137,10 +136,7 @@ def test_a_replica_that_stalls_with_the_log_locked_does_not_stop_another(databas
 
 # Behind PgBouncer the driver receives the end of the session as a second result of COMMIT, which proves nothing.
 @pytest.mark.databases("postgresql")
-def test_a_transaction_in_which_the_replica_stalls_is_repeated(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgresql, "STALL_SECONDS", 0.1)
+def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str) -> None:
     begun = 0
 
     def stalls_at_first(connection: Connection) -> None:
@@ -148,7 +144,7 @@ def test_a_transaction_in_which_the_replica_stalls_is_repeated(
         begun += 1
         bump(connection, Topic.LISTENERS)
         if begun == 1:
-            time.sleep(1)
+            time.sleep(2 * STALL_SECONDS)
 
     def version(connection: Connection) -> int:
         found: int = connection.execute(select(current_version())).scalar_one()
@@ -158,7 +154,7 @@ def test_a_transaction_in_which_the_replica_stalls_is_repeated(
         _, [own] = await open_stores(database_url, 30.0, "own")
         before = await own.read(version)
         await own.write(stalls_at_first)
-        assert begun == 2
+        assert begun >= 2  # More if this process does not run for so long, as others need the machine.
         assert await own.read(version) == before + 1
         await own.close()
 

@@ -231,12 +231,15 @@ class TestWatching:
     ) -> None:
         one, other = restartable_replicas.clients
         names = {f"{node_id}-{application}" for application in "xy"}
+        evidence = {node_id: {"kind": "excluded", "reason": "disk"}}
         for name in names:
             register(one, name)
-            heartbeat(one, name, evidence={node_id: {"kind": "excluded", "reason": "disk"}})
+            heartbeat(one, name, evidence=evidence)
         url = f"/blocklist/nodes/{node_id}"
         wait_until(lambda: all(client.get(url).status_code == 200 for client in (one, other)))
         with restartable_replicas.processes[0].paused():
+            for name in names:  # Evidence counts for a minute after the last report.
+                heartbeat(other, name, evidence=evidence)
             unblock(other, node_id)
             database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
             assert run_app("new-history", env=environment(database_url=database)).returncode == 0
