@@ -275,7 +275,15 @@ class PostgresStore(Store):
             self._with_deadline(seconds, connection),
             connection.begin(),
         ):
-            return await connection.run_sync(query)
+            begun = time.monotonic()
+            try:
+                return await connection.run_sync(query)
+            except DBAPIError as error:
+                # In a pipeline, as for several rows, the driver loses what the server said before it closed.
+                silent = error.connection_invalidated and sqlstate(error) is None
+                if silent and self._stall_seconds <= time.monotonic() - begun < seconds:
+                    raise StalledError("the transaction was ended before COMMIT") from error
+                raise
 
     @asynccontextmanager
     async def _with_deadline(self, seconds: float, connection: AsyncConnection) -> AsyncIterator[None]:

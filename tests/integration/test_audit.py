@@ -229,6 +229,8 @@ class TestPages:
         assert [it["details"]["token"] for it in records(filled, after=last)] == [made["id"]]
 
     def test_filters_are_combined(self, filled: httpx.Client) -> None:
+        made = filled.post("/tokens", json={"name": "revoked-soon", "role": "reader"}).raise_for_status().json()
+        filled.delete(f"/tokens/{made['id']}").raise_for_status()
         everything = records(filled)
         both = records(filled, kind=["settings", "token-created"])
         assert {it["kind"] for it in both} == {"settings", "token-created"}

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, event, select
+from sqlalchemy import Connection, Engine, event, select, text
 
 from app.main import unix_millis
 from app.store.database import make_store
@@ -36,18 +36,16 @@ ODD: Final = (
 @pytest.mark.parametrize("locked", [False, True])
 def test_any_text_survives_a_commit(database_url: str, locked: bool) -> None:
     changes = []
-    for revision, text in enumerate(ODD, start=1):
-        node = BlockedNode(
-            id=f"n{revision}", action=BlockAction.MARK_BLOCKED, start=-(2**62), end=PERMANENT, cause=text
-        )
+    for revision, odd in enumerate(ODD, start=1):
+        node = BlockedNode(id=f"n{revision}", action=BlockAction.MARK_BLOCKED, start=-(2**62), end=PERMANENT, cause=odd)
         change = Change(
             revision=revision,
             type=ChangeType.BLOCKED,
             at=revision * 1000,
             node=node,
-            claims=(Claim(owner=text, author=None, block=node),),
-            created_by=text if revision % 2 else None,
-            forced=text if revision % 3 else None,
+            claims=(Claim(owner=odd, author=None, block=node),),
+            created_by=odd if revision % 2 else None,
+            forced=odd if revision % 3 else None,
             source=Source.REQUEST,
         )
         changes.append(change)
@@ -136,7 +134,8 @@ def test_a_replica_that_stalls_with_the_log_locked_does_not_stop_another(databas
 
 # Behind PgBouncer the driver receives the end of the session as a second result of COMMIT, which proves nothing.
 @pytest.mark.databases("postgresql")
-def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str) -> None:
+@pytest.mark.parametrize("rows", [1, 2], ids=["a row", "several rows, in a pipeline"])
+def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str, rows: int) -> None:
     begun = 0
 
     def stalls_at_first(connection: Connection) -> None:
@@ -145,6 +144,7 @@ def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str
         bump(connection, Topic.LISTENERS)
         if begun == 1:
             time.sleep(2 * STALL_SECONDS)
+        connection.execute(text("SELECT :number"), [{"number": number} for number in range(rows)])
 
     def version(connection: Connection) -> int:
         found: int = connection.execute(select(current_version())).scalar_one()
