@@ -18,7 +18,7 @@ from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess
 from tests.integration.process import ROOT
 
-VOLATILE = re.compile(r'[0-9]{13}|"[0-9a-f]{8}"|[0-9]+[.][0-9]+|/service[01]/')
+VOLATILE = re.compile(r'[0-9]{13}|"[0-9a-f]{8}"|[0-9]+[.][0-9]+|/service[0-9]+/')
 
 
 @pytest.fixture
