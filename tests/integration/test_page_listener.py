@@ -176,8 +176,10 @@ def test_after_a_restart_it_is_unknown_what_a_lapsed_listener_reported(database_
         clock.now += LEASE_MS
         wait_until(lambda: client.get("/taskmanagers/a").status_code == 404)
     with running_service(database_url, clock) as client:
+        # The lease is found to have ended a moment after the start.
+        unknown = "Unknown: the service has no report of it any more."
+        wait_until(lambda: unknown in get(client, "/page/listeners/etl"))
         page = get(client, "/page/listeners/etl")
-    assert "Unknown: the service has no report of it any more." in page
     assert facts(page)["Refuses"] == "unknown"
 
 
