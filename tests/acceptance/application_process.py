@@ -35,7 +35,7 @@ class Application:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._process.communicate(timeout=60)
+            self._process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()

@@ -250,7 +250,7 @@ def test_the_command_logs_in_by_a_browser(page: Page, secured: SecuredInProcess,
         _type_password(page)
         page.locator("#kc-login").click()
         expect(page.get_by_text("Device Login Successful")).to_be_visible()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert output == f"Logged in to {secured.url} as anna, operator.\n"
     command.stdout_of("block", "w1", "-r", "disk")
     assert "anna" in command.stdout_of("whoami")

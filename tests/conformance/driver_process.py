@@ -38,7 +38,7 @@ class DriverProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._process.communicate(timeout=60)
+            self._process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()

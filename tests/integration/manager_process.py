@@ -21,7 +21,7 @@ def run_module(module: str, *arguments: str, **more: str) -> subprocess.Complete
     """Run `python -m MODULE` until it ends, for at most 60 s."""
     command = [sys.executable, "-m", module, *arguments]
     env = environment() | more
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def acked_revision(service: ServiceProcess, listener: str) -> int:

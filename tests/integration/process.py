@@ -173,7 +173,7 @@ class ServiceProcess(LoggedProcess):
 def http_client(url: str) -> httpx.Client:
     """A client of a service on this machine, with any number of connections."""
     limits = httpx.Limits(max_connections=None)
-    return httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS, limits=limits)
+    return httpx.Client(base_url=url, timeout=120, trust_env=False, verify=NO_TLS, limits=limits)
 
 
 def run_app(
@@ -185,7 +185,7 @@ def run_app(
     """
     command = [*wrapper, sys.executable, "-m", "app", *arguments]
     if wrapper or not forked:
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     with tempfile.TemporaryDirectory(prefix="blocklist-run-") as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         process = ForkedApp(ROOT, env, stderr, stdout=stdout, arguments=arguments)

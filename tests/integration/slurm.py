@@ -99,7 +99,7 @@ class SlurmCluster:
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [self._programs[program], *arguments]
         env = environment() | self.settings
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     def start_job(self, node: str, *command: str) -> subprocess.Popen[bytes]:
         """Submit a job for this node; it is queued until the node accepts jobs."""

@@ -177,7 +177,7 @@ class TestWait:
                 wait_until(lambda: "n" in client.snapshot().nodes)
                 client.unblock("n")
                 client.heartbeat("slow", "s", acked=client.snapshot().revision)
-                output, _ = running.communicate(timeout=60)
+                output, _ = running.communicate(timeout=300)
         assert (running.returncode, output.splitlines()[-1]) == (
             1,
             "n is no longer blocked; blocklist history n shows why",
@@ -192,7 +192,7 @@ class TestWait:
                 wait_until(lambda: not client.snapshot().nodes["n"].canary)
                 client.remove_claim("n", "anonymous")
                 client.heartbeat("slow", "s", acked=client.snapshot().revision)
-                output, _ = running.communicate(timeout=60)
+                output, _ = running.communicate(timeout=300)
         last = "n is only a canary now; blocklist history n shows why"
         assert (running.returncode, output.splitlines()[-1]) == (1, last)
 
@@ -206,7 +206,7 @@ class TestWait:
                 wait_until(lambda: "n" not in client.snapshot().nodes)
                 client.block("n", "memory")
                 client.heartbeat("slow", "s", acked=client.snapshot().revision)
-                output, _ = running.communicate(timeout=60)
+                output, _ = running.communicate(timeout=300)
         assert (running.returncode, output.splitlines()[-1]) == (1, "n is blocked again; blocklist history n shows why")
 
     def test_a_node_that_was_unblocked_during_the_wait_is_not_blocked_again(
@@ -219,7 +219,7 @@ class TestWait:
             with Command(binaries, fresh.url).running(*block) as running:
                 wait_until(lambda: "n" in client.snapshot().nodes)
                 client.unblock("n")
-                output, _ = running.communicate(timeout=60)
+                output, _ = running.communicate(timeout=300)
             assert set(client.snapshot().nodes) == {"m"}
         assert (running.returncode, output.splitlines()[-1]) == (
             1,
@@ -592,7 +592,7 @@ class TestExitCodes:
     def test_3_if_the_output_cannot_be_written(self, command: Command, arguments: str, unbuffered: str) -> None:
         run = ["sh", "-c", f"blocklist {arguments} >/dev/full"]
         env = command.env | {"PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 3
         assert done.stderr.splitlines()[-1] == "Error: the output cannot be written: No space left on device."
         assert "Traceback" not in done.stderr
@@ -789,5 +789,5 @@ if heavy := {{"pydantic", "httpx", "rich", "asyncio", "ssl"}} & set(sys.modules)
         with command.running("serve") as process:
             wait_until(lambda: command.run("list").returncode == 0, seconds=120)
             process.send_signal(signal.SIGTERM)
-            _, stderr = process.communicate(timeout=60)
+            _, stderr = process.communicate(timeout=300)
             assert (process.returncode, "Traceback" in stderr) == (0, False)

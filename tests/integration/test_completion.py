@@ -194,7 +194,7 @@ print(*sys.modules, file=sys.stderr)
 """
     process = [sys.executable, "-P", "-c", code, json.dumps(commands)]
     done = subprocess.run(
-        process, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True
+        process, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=True
     )
     return set(done.stderr.split())
 

@@ -29,7 +29,7 @@ def promtool() -> str:
 
 def run(promtool: str, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [promtool, *arguments], input=text, cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+        [promtool, *arguments], input=text, cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False
     )
 
 

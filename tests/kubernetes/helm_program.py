@@ -57,7 +57,7 @@ class Helm:
     def close(self) -> None:
         """End its process."""
         if self._server is not None:
-            self._server.communicate(timeout=60)
+            self._server.communicate(timeout=300)
 
     def run(self, *arguments: str) -> str:
         """What it prints on standard output. Raises HelmError."""

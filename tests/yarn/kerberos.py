@@ -120,7 +120,7 @@ class Realm:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [self._programs[program], *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
 
     def _listens(self) -> bool:
