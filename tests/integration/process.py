@@ -179,7 +179,7 @@ def http_client(url: str) -> httpx.Client:
 def run_app(
     *arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = (), forked: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m app …` to its end (at most 60 s), forked as a ServiceProcess is.
+    """Run `python -m app …` to its end (at most 5 minutes), forked as a ServiceProcess is.
 
     A run with a PYTHONPATH of its own must not be forked.
     """
@@ -190,7 +190,7 @@ def run_app(
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         process = ForkedApp(ROOT, env, stderr, stdout=stdout, arguments=arguments)
         try:
-            code = process.wait(60)
+            code = process.wait(300)
         finally:
             process.kill()
         return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
