@@ -28,7 +28,7 @@ from app.engine.background import EvidenceBlocker, TaskHealth
 from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
 from app.listeners.drift import DriftMonitor
-from app.listeners.jobs import find_jobs
+from app.listeners.jobs import Jobs
 from app.listeners.push import Pusher
 from app.listeners.replication import ListenerWriter
 from app.listeners.state import ListenerDirectory
@@ -320,13 +320,13 @@ class ServiceMetrics(Collector):
 
     def _jobs(self) -> Iterator[Metric]:
         """Without a sample of jobs while no manager reports which applications run."""
-        found = find_jobs(self.directory)
+        found = Jobs(self.directory)
         without = GaugeMetricFamily(
             "blocklist_jobs_without_agent",
             "Jobs that run without a live agent, so that no block is in force there (GET /jobs).",
             labels=[],
         )
-        if (number := found.without_agent) is not None:
+        if (number := found.total_without_agent) is not None:
             without.add_metric([], number)
         yield without
         known = sum(source.unknown is None for source in found.sources)

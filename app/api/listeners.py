@@ -24,7 +24,7 @@ from app.api.parameters import (
     read_body,
 )
 from app.api.responses import FROM_MEMORY, JsonResponse, problem_responses, revision_headers
-from app.listeners.jobs import Job, JobSource, find_jobs
+from app.listeners.jobs import Job, Jobs, JobSource
 from app.listeners.state import ListenerEntry
 from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, ModeBody, RegistrationBody, SessionBody
 from app.service import Service, service_of
@@ -280,8 +280,8 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
 )
 async def get_jobs(request: Request) -> Response:
     """The live jobs, and the applications of which managers report that they run, those without an agent first."""
-    found = find_jobs(service_of(request).directory)
-    body = {"jobs": list(map(_job_body, found.jobs)), "sources": list(map(_source_body, found.sources))}
+    found = Jobs(service_of(request).directory)
+    body = {"jobs": list(map(_job_body, found.all())), "sources": list(map(_source_body, found.sources))}
     return JsonResponse(request, dump_json(body))
 
 

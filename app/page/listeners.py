@@ -11,7 +11,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import ResourceId
-from app.listeners.jobs import find_jobs
+from app.listeners.jobs import Jobs
 from app.listeners.replication import FORGET_AFTER_MS
 from app.listeners.reports import LastReport, TasksOnHost, tasks_by_host, total_tasks
 from app.listeners.state import ListenerEntry
@@ -327,8 +327,8 @@ async def get_listeners(request: Request, visitor: ReaderVisitor) -> Response:
     )
     usable = service.usable_nodes.counter()
     shown = [ListenerRow.of(service, entry, usable) for entry in entries[:MAX_LISTED]]
-    jobs = find_jobs(service.directory)
-    without_agent = [job for job in jobs.jobs if job.agent != "live"]
+    jobs = Jobs(service.directory)
+    without_agent = jobs.without_agent()
     return render_page(
         request,
         "listeners.html.j2",
