@@ -256,14 +256,15 @@ def _answer(http: httpx.Client, method: str, url: str, fields: Mapping[str, str]
     timer.start()
     try:
         status, content = _exchange(http, method, url, fields, connection)
-        body = json.loads(content) if content else {}
     except TRANSPORT_ERRORS as error:
         reason = f"no whole answer in {_TIMEOUT:g} s" if connection.aborted.is_set() else error
         raise UnavailableError(f"The issuer {_host(url)} is out of reach: {reason}") from None
-    except (ValueError, RecursionError):
-        body = None
     finally:
         timer.cancel()
+    try:
+        body = json.loads(content) if content else {}
+    except (ValueError, RecursionError):
+        body = None
     if status >= 500 or not isinstance(body, dict) or (status != 200 and not body):
         raise UnavailableError(f"The issuer {_host(url)} does not answer as one: status {status}")
     return body
@@ -273,15 +274,15 @@ def _exchange(
     http: httpx.Client, method: str, url: str, fields: Mapping[str, str] | None, connection: AbortableSocket
 ) -> tuple[int, bytes]:
     """Status and body. Raises TRANSPORT_ERRORS; UnavailableError for a body that is too large."""
+    from blocklist.client.transport import read_at_most  # noqa: PLC0415 - slow
+
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     traced = {"trace": connection.trace}
     # Not with the token of the service, which the environment may have.
     with http.stream(method, url, data=fields, headers=headers, auth=None, extensions=traced) as response:
-        content = b""
-        for chunk in response.iter_bytes():
-            content += chunk
-            if len(content) > _MAX_ANSWER:
-                raise UnavailableError(f"The issuer {_host(url)} does not answer as one: more than {_MAX_ANSWER} bytes")
+        content = read_at_most(response, _MAX_ANSWER)
+        if content is None:
+            raise UnavailableError(f"The issuer {_host(url)} does not answer as one: more than {_MAX_ANSWER} bytes")
         return response.status_code, content
 
 

@@ -37,6 +37,7 @@ from blocklist.client.transport import (
     ServiceClock,
     clock_offset,
     http_client,
+    read_at_most,
     resolve_auth,
     retry_after,
     service_url,
@@ -758,13 +759,11 @@ def _node_details(node_id: str, value: object) -> NodeDetails:
 
 
 def _read_body(response: httpx.Response) -> bytes:
-    """The whole body. Raises httpx.ReadError if it is longer than any list: another server may send for ever."""
-    body = bytearray()
-    for chunk in response.iter_bytes():
-        body += chunk
-        if len(body) > _MAX_BODY:
-            raise httpx.ReadError(f"the response is longer than {_MAX_BODY >> 20} MiB")
-    return bytes(body)
+    """The whole body. Raises httpx.ReadError if it is longer than any list."""
+    body = read_at_most(response, _MAX_BODY)
+    if body is None:
+        raise httpx.ReadError(f"the response is longer than {_MAX_BODY >> 20} MiB")
+    return body
 
 
 def node_path(node_id: str) -> str:

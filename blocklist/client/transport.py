@@ -153,6 +153,16 @@ class AbortableSocket:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
+def read_at_most(response: httpx.Response, limit: int) -> bytes | None:
+    """The whole body; None if it has more than `limit` bytes: another server may send for ever."""
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > limit:
+            return None
+    return bytes(body)
+
+
 def unreachable_message(url: str, error: Exception) -> str:
     """The message of a transport error, with what to do if the scheme of the URL may be the wrong one."""
     reason = str(error) or type(error).__name__

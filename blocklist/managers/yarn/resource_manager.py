@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, proxy_of
+from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, proxy_of, read_at_most
 from blocklist.managers.applications import Application, parse_yarn
 from blocklist.managers.command import Stopping
 from blocklist.managers.plan import ManagerError
@@ -191,12 +191,10 @@ def _exchange(
     )
     response = client.send(request, stream=True)
     try:
-        data = bytearray()
-        for part in response.iter_bytes():
-            data += part
-            if len(data) > _MAX_BYTES:
-                raise ValueError(f"the response is larger than {_MAX_BYTES >> 20} MiB")
-        return response.status_code, response.headers, bytes(data)
+        data = read_at_most(response, _MAX_BYTES)
+        if data is None:
+            raise ValueError(f"the response is larger than {_MAX_BYTES >> 20} MiB")
+        return response.status_code, response.headers, data
     finally:
         response.close()
 
