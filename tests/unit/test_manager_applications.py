@@ -219,6 +219,15 @@ class TestStandalone:
             manager.applications()
         assert why in str(error.value)
 
+    def test_a_master_that_wants_a_login_is_given_no_advice_about_yarn(self) -> None:
+        class Locked(Handler):
+            def do_GET(self) -> None:
+                self.reply(401, b"no guests")
+
+        with serving(Locked) as url, pytest.raises(ManagerError) as error:
+            StandaloneManager([url], Stopping(), 10).applications()
+        assert str(error.value) == f"The master {url} rejected GET /json/ with 401: no guests."
+
     def test_it_observes_whatever_is_set(self) -> None:
         arguments = ["standalone", "--master", "http://master:8080"]
         args = build_parser("manager", arguments).parse_args(arguments)

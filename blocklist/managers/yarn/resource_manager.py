@@ -74,6 +74,21 @@ class Access:
     system: str = "ResourceManager"
     path: str = _PATH
 
+    def hint(self, request: str, status: int, reason: str) -> str:
+        """What to do about a rejected request, with a blank before it; empty for another server than YARN's."""
+        if self.path != _PATH:
+            return ""
+        # The ResourceManager answers 401, too, to a user that it knows, but who is no administrator.
+        if status == 403 or "not authorized" in reason:
+            return " The manager's user must be an administrator of YARN (yarn.admin.acl)."
+        if status == 401 and self.auth is not None:
+            return " Kerberos gave no login: run klist, then kinit, or name a keytab in KRB5_CLIENT_KTNAME."
+        if status == 401:
+            return " It wants a login: use --kerberos, after kinit, or --user."
+        if status == 404 and request == "GET /info":
+            return " Give the address of its web interface, such as http://rm:8088."
+        return ""
+
     def client(self, url: str, seconds: float) -> httpx.Client:
         """Raises ManagerError if the file of authorities is not usable."""
         try:
@@ -158,16 +173,7 @@ class Connection:
         reason = _exception_message(data)
         if status in {502, 503, 504}:
             raise NoAnswerError(f"{self._name} answered {request} with {status}: {reason}.")
-        hint = ""
-        # The ResourceManager answers 401, too, to a user that it knows, but who is no administrator.
-        if status == 403 or "not authorized" in reason:
-            hint = " The manager's user must be an administrator of YARN (yarn.admin.acl)."
-        elif status == 401 and self._access.auth is not None:
-            hint = " Kerberos gave no login: run klist, then kinit, or name a keytab in KRB5_CLIENT_KTNAME."
-        elif status == 401:
-            hint = " It wants a login: use --kerberos, after kinit, or --user."
-        elif status == 404 and request == "GET /info":
-            hint = " Give the address of its web interface, such as http://rm:8088."
+        hint = self._access.hint(request, status, reason)
         raise RejectedError(f"{self._name} rejected {request} with {status}: {reason}.{hint}", status)
 
 
