@@ -370,12 +370,18 @@ async def session_of(request: Request) -> Session | None:
     return None if cookie is None else await service_of(request).sessions.find(cookie, client_address_of(request))
 
 
+def root_path_of(request: Request) -> str:
+    """BLOCKLIST_ROOT_PATH."""
+    root_path: str = request.scope.get("root_path", "")
+    return root_path
+
+
 def session_cookie_name(request: Request, *, https: bool) -> str:
     """With HTTPS, one that no other host of the domain can set.
 
     Not below a path: browsers would send it to all tools of the host.
     """
-    return f"__Host-{COOKIE}" if https and not request.scope.get("root_path") else COOKIE
+    return f"__Host-{COOKIE}" if https and not root_path_of(request) else COOKIE
 
 
 def session_cookie_of(request: Request) -> str | None:
@@ -395,7 +401,7 @@ def public_url_of(request: Request) -> str:
     scheme, peer = request.url.scheme, request.client.host if request.client is not None else ""
     if request.headers.get("x-forwarded-proto") == "https" and peer in service.trusted_proxies:
         scheme = "https"
-    return f"{scheme}://{request.headers.get('host', '')}{request.scope.get('root_path', '')}"
+    return f"{scheme}://{request.headers.get('host', '')}{root_path_of(request)}"
 
 
 def same_origin(request: Request) -> bool | None:

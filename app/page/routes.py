@@ -15,6 +15,7 @@ from app.api.parameters import (
     note_failed_login,
     note_login,
     public_url_of,
+    root_path_of,
     same_origin,
     session_address,
     session_cookie_name,
@@ -152,7 +153,7 @@ def _leave(request: Request, url: str) -> Response:
     After a redirect from another site the browser would not send the cookie of the session, which is `strict`; and a
     redirect that answers a form may not lead to another site (`form-action` of the Content-Security-Policy).
     """
-    target = shared.root_path_of(request) + url if url.startswith("/") else url
+    target = root_path_of(request) + url if url.startswith("/") else url
     return render_page(request, "leave.html.j2", Visitor(principal=ANONYMOUS), HTTPStatus.OK, url=url, target=target)
 
 
@@ -182,7 +183,7 @@ def _is_https(request: Request) -> bool:
 
 def _local_path(request: Request, path: str) -> str:
     """The path without the root path, which a script may have kept; that of the list if it leads elsewhere."""
-    root_path = shared.root_path_of(request)
+    root_path = root_path_of(request)
     if root_path and f"{path}/".startswith(f"{root_path}/"):
         path = path.removeprefix(root_path) or "/"
     return path if _LOCAL_PATH.fullmatch(path) else "/"

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
-from app.api.parameters import PUBLIC, RequireRole, session_of
+from app.api.parameters import PUBLIC, RequireRole, root_path_of, session_of
 from app.auth.credential import ANONYMOUS, Principal
 from app.engine.cached_list import accepts_gzip
 from app.net.urls import URL, TicketLinks, is_http_url
@@ -185,12 +185,6 @@ def render_page(
 
 _OWN_PATH: Final = re.compile(r'( (?:href|src|action|hx-get|data-watch|data-[a-z]+-path)=")(?=/)')
 """In front of a path of the service in HTML. Text of others has no `"`, and links of others begin with `http`."""
-
-
-def root_path_of(request: Request) -> str:
-    """BLOCKLIST_ROOT_PATH."""
-    root_path: str = request.scope.get("root_path", "")
-    return root_path
 
 
 def below(root_path: str, html: str) -> str:

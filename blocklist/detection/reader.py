@@ -307,7 +307,7 @@ class _StreamReader(DataSourceStreamReader):
         found = (it for path in self._paths for it in local_files(path) if isinstance(it, LogFile))
         return {it.path.removeprefix(LOCAL).removesuffix(IN_PROGRESS): it.size for it in found}
 
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[ByteRanges]:
         # A file that has shrunk was rewritten.
         changed = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
         found: list[ByteRanges] = []
@@ -321,7 +321,7 @@ class _StreamReader(DataSourceStreamReader):
                 room = MIN_TASK_BYTES
             found[-1].ranges.append(part)
             room -= part.cost
-        return list[InputPartition](found)
+        return found
 
     def _root(self, name: str) -> str:
         """The path that was given at or below which the file is."""
