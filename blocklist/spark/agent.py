@@ -145,8 +145,8 @@ class BlocklistAgent:
         `url`: the service, by default BLOCKLIST_URL.
         `token`: a listener token, by default BLOCKLIST_TOKEN or the content of BLOCKLIST_TOKEN_FILE.
         `keep_hosts`: minimum number of hosts with a live executor that the agent never blocks.
-        `report_evidence`: report hosts that Spark itself excludes or finds slow; the service blocks a host that
-        several applications report.
+        `report_evidence`: report hosts on which fails what succeeds elsewhere, or that Spark excludes or finds slow;
+        the service blocks a host that several applications report.
         `min_nodes`: the service refuses blocks that leave the application with fewer usable hosts than this.
         `report_nodes`: report the hosts of the executors with their addresses to the service's inventory of nodes.
         `pod_affinity`: on Kubernetes, keep new executors' pods off blocked nodes; of several starts the first decides.

@@ -181,6 +181,18 @@ class Decisions:
     def limit(self, script: Iterable[str]) -> list[bool]:
         return [line == "true" for line in self._ask(b"limit\n", "\n".join(script).encode()).splitlines()]
 
+    def judge(self, script: Iterable[Sequence[object]], *, hosts_serve: bool = False) -> list[dict[str, str]]:
+        """The findings of one judge, node to sentence, at each `findings` of the script: word, time and rest."""
+        lines = [str(hosts_serve).lower(), *(_fields(*event) for event in script)]
+        found: list[dict[str, str]] = [{}]
+        for line in self._ask(b"judge\n", "\n".join(lines).encode()).splitlines():
+            node, _, reason = line.partition("\t")
+            if node == ".":
+                found.append({})
+            else:
+                found[-1][node] = reason
+        return found[:-1]
+
     def _ask(self, command: bytes, body: bytes) -> str:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

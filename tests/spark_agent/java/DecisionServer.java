@@ -98,6 +98,7 @@ public final class DecisionServer {
     if (command.toString().equals("guard")) return guard(lines);
     if (command.toString().equals("affinity")) return affinity(lines);
     if (command.toString().equals("canaries")) return canaries(lines);
+    if (command.toString().equals("judge")) return judge(lines);
     // Without a body there is one name, which is empty.
     return command.toString().equals("keys") ? keys(lines.length == 0 ? new String[] {""} : lines) : limit(lines);
   }
@@ -274,6 +275,32 @@ public final class DecisionServer {
       out.append("\n");
     }
     return out.toString();
+  }
+
+  /* Lines with what happens to one FailureJudge, and its time; the first is whether hosts serve. `findings` is replied to:
+     with the nodes that are faulty and the sentences, and a dot. A host `POD@NODE` is on that node, `POD@` on none. */
+  private static String judge(String[] lines) {
+    FailureJudge judge = new FailureJudge(lines[0].equals("true"));
+    StringBuilder out = new StringBuilder();
+    for (int i = 1; i < lines.length; i++) {
+      String[] it = lines[i].split("\t", -1);
+      long now = Long.parseLong(it[1]);
+      if (it[0].equals("ok")) judge.taskSucceeded(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], now);
+      else if (it[0].equals("fail")) judge.taskFailed(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], it[5], now);
+      else if (it[0].equals("add")) judge.executorAdded(it[2], it[3], now);
+      else if (it[0].equals("remove")) judge.executorRemoved(it[2], it[3], now);
+      else if (it[0].equals("fetch")) judge.fetchFailed(it[2], it[3], it[4], now);
+      else {
+        judge.findings(DecisionServer::nodeOf, now).forEach((node, reason) -> out.append(node + "\t" + reason + "\n"));
+        out.append(".\n");
+      }
+    }
+    return out.toString();
+  }
+
+  private static String nodeOf(String host) {
+    if (host.endsWith("@")) return null;
+    return host.substring(host.indexOf('@') + 1);
   }
 
   /* Lines `update TIME HOST...`, `take TASK HOST` and `reached HOST`, in one EvacuationLimit. */

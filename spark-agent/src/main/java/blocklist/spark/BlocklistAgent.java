@@ -60,6 +60,7 @@ public final class BlocklistAgent implements ReportSource {
   private volatile Mode mode = Mode.APPLY;
   private final EvidenceCollector evidence = new EvidenceCollector();
   private SparkObserver observer = null;
+  private FailureListener failures = null;
   private final SparkListener ends = new SparkListener() {
     public void onApplicationEnd(SparkListenerApplicationEnd event) {
       close();
@@ -112,10 +113,11 @@ public final class BlocklistAgent implements ReportSource {
     try {
       SparkObserver created = new SparkObserver("true".equals(sc.conf().get("spark.speculation", "false")));
       sc.addSparkListener(created);
+      failures = FailureListener.start(sc);
       observer = created;
     } catch (Throwable t) {
       // Applying the list matters more: it must continue without evidence.
-      LOG.warn("Spark's exclusions and speculations cannot be observed; no evidence is reported.", t);
+      LOG.warn("Failures and Spark's exclusions cannot be observed; no evidence is reported.", t);
     }
   }
 
@@ -285,7 +287,7 @@ public final class BlocklistAgent implements ReportSource {
     if (present == null || snapshot.mode == Mode.OFF) return fields;
     List<Observation> observations = present.drain();
     if (control != null) observations.addAll(control.ownExclusions());
-    fields.put("evidence", Json.object(evidence.update(onNodes(observations), Times.monotonic())));
+    fields.put("evidence", Json.object(evidence.update(onNodes(observations), failures.findings(directory::lastNode), Times.monotonic())));
     return fields;
   }
 
@@ -356,6 +358,7 @@ public final class BlocklistAgent implements ReportSource {
     tables.close();
     if (placement != null) placement.close();
     if (observer != null) sc.removeSparkListener(observer);
+    if (failures != null) sc.removeSparkListener(failures);
     sc.removeSparkListener(ends);
     directory.close();
     reports.close();

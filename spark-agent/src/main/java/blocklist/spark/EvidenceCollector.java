@@ -10,7 +10,8 @@ import java.util.Set;
 import java.util.TreeMap;
 
 /**
- * Evidence against hosts from what Spark itself does with them. Pure; times are passed in, in milliseconds.
+ * Evidence against hosts from what Spark itself does with them, and from what fails on them. Pure; times are passed in, in
+ * milliseconds.
  *
  * <p>An exclusion is evidence while it lasts. A few slow tasks are normal: a host is slow if tasks of MIN_STAGES stages,
  * or MIN_TASKS tasks, were speculated within SPECULATION_WINDOW. Memory: at most MAX_TASKS speculated tasks.
@@ -68,17 +69,25 @@ final class EvidenceCollector {
   }
 
   private final Map<String, Exclusion> exclusions = new HashMap<>();
+  private final Map<String, String> failures = new HashMap<>();
   private final Map<Observation, Long> speculated = new LinkedHashMap<>();
 
-  /** Add the Observations since the last call; return the findings to report at {@code now}: host to JSON. */
-  Map<String, String> update(Collection<Observation> observations, long now) {
+  /**
+   * Add the Observations since the last call; return the findings to report at {@code now}: host to JSON. {@code failing}
+   * are the hosts on which fails what succeeds elsewhere, each with a sentence.
+   */
+  Map<String, String> update(Collection<Observation> observations, Map<String, String> failing, long now) {
     for (Observation observation : observations) {
       if (observation.kind == Observation.SLOW) addSlow(observation, now);
       else addExclusion(observation, now);
     }
     expire(now);
+    // The first sentence stays, as with exclusions.
+    failures.keySet().retainAll(failing.keySet());
+    failing.forEach(failures::putIfAbsent);
     Map<String, String> found = new TreeMap<>();
     addSlowHosts(found, now);
+    failures.forEach((host, reason) -> put(found, host, "failing", reason));
     exclusions.forEach((host, exclusion) -> put(found, host, "excluded", exclusion.reason));
     return found;
   }

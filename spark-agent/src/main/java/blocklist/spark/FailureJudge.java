@@ -1,0 +1,402 @@
+package blocklist.spark;
+
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.UnaryOperator;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * Tells hosts that are faulty from jobs that are: what fails on a host must succeed on others. Pure; times are passed in, in
+ * milliseconds by a clock that never goes back.
+ *
+ * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions then succeeded on
+ * another host; they are at least half of what is known about the host, and ten times the share of failures on all others.
+ * A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
+ *
+ * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
+ * may have one cause, such as a machine that leaves. Fetches: MIN_READERS other hosts could not read from the host, and
+ * its executor is still there SETTLE later. In both cases at most a tenth of the other hosts may have the same.
+ *
+ * <p>Memory: MAX_ENDS times RECENT ends of tasks (or those of one stage, if that has more hosts), MAX_STAGES times MAX_FAILED failed partitions, MAX_EVENTS losses and as
+ * many fetches, and the live executors.
+ */
+final class FailureJudge {
+  static final long WINDOW = 60000;
+  /** Milliseconds in which losses of executors count: a start takes several seconds. */
+  static final long LOSS_WINDOW = 300000;
+  /** Spark takes some seconds to find out that a machine has left, and others fail to read from it before. */
+  static final long SETTLE = 10000;
+  /** Failures so long before an executor leaves may come from its leaving. */
+  static final long LEAVING = 15000;
+  static final int MIN_FAILURES = 3;
+  static final int MIN_LOSSES = 2;
+  static final int MIN_READERS = 2;
+  static final int MIN_OTHERS = 2;
+  static final int RECENT = 16;
+  static final int MAX_STAGES = 100;
+  static final int MAX_ENDS = 20000;
+  static final int MAX_FAILED = 200;
+  static final int MAX_EVENTS = 1000;
+  static final int MAX_EXECUTORS = 50000;
+  private static final int MAX_ERROR = 80;
+  private static final int SUCCEEDED = -1;
+  private static final int IGNORED = -2;
+  private static final Pattern EXIT = Pattern.compile("(?i)\\bexit(?:ed)?(?: with)?(?: exit)? (?:code|status):? *(-?\\d{1,9})\\b");
+
+  /** The last ends of tasks of one stage on one host. */
+  private static final class Ends {
+    final long[] at = new long[RECENT];
+    /** The partition that failed, SUCCEEDED or IGNORED. */
+    final int[] what = new int[RECENT];
+    int size = 0;
+    int next = 0;
+    String error = "";
+
+    void add(int partition, long now) {
+      at[next] = now;
+      what[next] = partition;
+      next = (next + 1) % RECENT;
+      size = Math.min(size + 1, RECENT);
+    }
+
+    void ignoreFailuresSince(long since) {
+      for (int i = 0; i < size; i++) if (what[i] >= 0 && at[i] >= since) what[i] = IGNORED;
+    }
+  }
+
+  /** The first success of a partition after a failure. */
+  private static final class Success {
+    final String host;
+    final long at;
+
+    Success(String host, long at) {
+      this.host = host;
+      this.at = at;
+    }
+  }
+
+  private static final class Stage {
+    final Map<String, Ends> hosts = new HashMap<>();
+    /** Partitions that have failed; null until one has succeeded. */
+    final Map<Integer, Success> failed = new LinkedHashMap<>();
+    /** No failure is so early; its distance from any time must not overflow. */
+    long lastFailure = Long.MIN_VALUE / 2;
+    long lastEnd;
+  }
+
+  /** What is known about a node. */
+  private static final class Tally {
+    int succeeded = 0;
+    int failed = 0;
+    /** Of those that failed: the partition then succeeded on another node. */
+    int proven = 0;
+    long latest = Long.MIN_VALUE / 2;
+    String error = "";
+    int othersFailed = 0;
+    int othersSucceeded = 0;
+    final Set<String> others = new HashSet<>();
+
+    boolean isBlamed(long now) {
+      if (proven < MIN_FAILURES || others.size() < MIN_OTHERS || now - latest >= EvidenceCollector.FINDING_TTL) return false;
+      int othersEnded = othersFailed + othersSucceeded;
+      return proven >= succeeded && othersFailed * 10 <= othersEnded && (long) proven * othersEnded >= 10L * othersFailed * (proven + succeeded);
+    }
+
+    String reason() {
+      return proven + " of " + (proven + succeeded) + " recent task attempts failed with " + error + " and then succeeded on other hosts.";
+    }
+  }
+
+  private static final class LiveExecutor {
+    final String host;
+    final long since;
+
+    LiveExecutor(String host, long since) {
+      this.host = host;
+      this.since = since;
+    }
+  }
+
+  private static final class Loss {
+    final LiveExecutor executor;
+    final int code;
+    final long at;
+
+    Loss(LiveExecutor executor, int code, long at) {
+      this.executor = executor;
+      this.code = code;
+      this.at = at;
+    }
+  }
+
+  /** The losses of a node, each of an executor that started after the one before was lost. */
+  private static final class Losses {
+    int count = 0;
+    long first = 0;
+    long last = 0;
+    int code = 0;
+
+    void add(Loss loss) {
+      if (count > 0 && loss.executor.since < last) return;
+      if (count++ == 0) first = loss.at;
+      last = loss.at;
+      code = loss.code;
+    }
+  }
+
+  /** That a host could not read from an executor, when first and last. */
+  private static final class Fetch {
+    final String executor;
+    final String server;
+    final String reader;
+    final long first;
+    long last;
+
+    Fetch(String executor, String server, String reader, long now) {
+      this.executor = executor;
+      this.server = server;
+      this.reader = reader;
+      first = now;
+    }
+  }
+
+  private static final class Charges {
+    final Set<String> readers = new HashSet<>();
+    long latest = Long.MIN_VALUE / 2;
+  }
+
+  private final boolean hostsServe;
+  private final Map<Integer, Stage> stages = new LinkedHashMap<>(16, 0.75f, true);
+  private int ends = 0;
+  private final Map<String, LiveExecutor> live = new LinkedHashMap<>();
+  private final Deque<Loss> losses = new ArrayDeque<>();
+  private final Map<String, Fetch> fetches = new LinkedHashMap<>();
+
+  /** {@code hostsServe}: shuffle data is read from a service of the host, not from an executor. */
+  FailureJudge(boolean hostsServe) {
+    this.hostsServe = hostsServe;
+  }
+
+  void taskSucceeded(int stageId, int partition, String host, long now) {
+    Stage stage = stage(stageId, now);
+    ends(stage, host).add(SUCCEEDED, now);
+    if (stage.failed.containsKey(partition)) stage.failed.putIfAbsent(partition, new Success(host, now));
+  }
+
+  /** A task has failed for a reason that may be its host's fault: {@code error}, such as the name of an exception. */
+  void taskFailed(int stageId, int partition, String host, String error, long now) {
+    Stage stage = stage(stageId, now);
+    Ends its = ends(stage, host);
+    its.add(Math.max(0, partition), now);
+    its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
+    if (!stage.failed.containsKey(partition)) stage.failed.put(partition, null);
+    if (stage.failed.size() > MAX_FAILED) removeFirst(stage.failed.keySet());
+    stage.lastFailure = now;
+  }
+
+  /** A task on the host {@code reader} could not read what this executor has written on the host {@code server}. */
+  void fetchFailed(String executor, String server, String reader, long now) {
+    String key = executor + " " + server + " " + reader;
+    fetches.computeIfAbsent(key, each -> new Fetch(executor, server, reader, now)).last = now;
+    if (fetches.size() > MAX_EVENTS) removeFirst(fetches.keySet());
+  }
+
+  void executorAdded(String executor, String host, long now) {
+    live.putIfAbsent(executor, new LiveExecutor(host, now));
+    if (live.size() > MAX_EXECUTORS) removeFirst(live.keySet());
+  }
+
+  /** {@code reason} is Spark's. */
+  void executorRemoved(String executor, String reason, long now) {
+    LiveExecutor removed = live.remove(executor);
+    if (!hostsServe) fetches.values().removeIf(fetch -> fetch.executor.equals(executor));
+    if (removed == null) return;
+    int code = exitCode(reason);
+    if (!isFault(code)) {
+      ignoreFailures(removed.host, now - LEAVING);
+      return;
+    }
+    losses.add(new Loss(removed, code, now));
+    if (losses.size() > MAX_EVENTS) losses.remove();
+  }
+
+  /** The exit code that Spark's reason of a removal names; 0 if there is none. */
+  static int exitCode(String reason) {
+    Matcher matcher = EXIT.matcher(reason);
+    return matcher.find() ? Integer.parseInt(matcher.group(1)) : 0;
+  }
+
+  /** Not 52 (out of memory), 137 and 143 (SIGKILL and SIGTERM: somebody ended it); negative ones are decisions of YARN. */
+  private static boolean isFault(int code) {
+    return code > 0 && code != 52 && code != 137 && code != 143;
+  }
+
+  private void ignoreFailures(String host, long since) {
+    for (Stage stage : stages.values()) {
+      Ends its = stage.hosts.get(host);
+      if (its != null) its.ignoreFailuresSince(since);
+    }
+  }
+
+  /**
+   * The nodes that are faulty at {@code now}, to a sentence. {@code nodeOf} returns the node of a host, null if it was never
+   * known: then the host counts nowhere.
+   */
+  Map<String, String> findings(UnaryOperator<String> nodeOf, long now) {
+    expire(now);
+    Map<String, String> found = new TreeMap<>();
+    addFetches(found, nodeOf, now);
+    addLosses(found, nodeOf, now);
+    addTasks(found, nodeOf, now);
+    return found;
+  }
+
+  private void expire(long now) {
+    losses.removeIf(loss -> now - loss.at >= LOSS_WINDOW);
+    fetches.values().removeIf(fetch -> now - fetch.last >= WINDOW);
+    // The one that was used longest ago comes first.
+    while (!stages.isEmpty() && now - stages.values().iterator().next().lastEnd >= WINDOW) removeOldestStage();
+  }
+
+  private void addTasks(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
+    Map<String, Tally> tallies = new HashMap<>();
+    for (Stage stage : stages.values()) {
+      if (now - stage.lastFailure < WINDOW) addStage(tallies, stage, nodeOf, now);
+    }
+    tallies.forEach((node, tally) -> {
+      if (tally.isBlamed(now)) found.put(node, tally.reason());
+    });
+  }
+
+  private static void addStage(Map<String, Tally> tallies, Stage stage, UnaryOperator<String> nodeOf, long now) {
+    Map<String, Tally> nodes = new HashMap<>();
+    stage.hosts.forEach((host, its) -> {
+      String node = nodeOf.apply(host);
+      if (node != null) count(nodes.computeIfAbsent(node, each -> new Tally()), node, its, stage, nodeOf, now);
+    });
+    Tally all = new Tally();
+    nodes.forEach((node, its) -> {
+      all.failed += its.failed;
+      all.succeeded += its.succeeded;
+      // One more than needed: the node itself may be one of them.
+      if (its.succeeded > 0 && all.others.size() <= MIN_OTHERS) all.others.add(node);
+    });
+    nodes.forEach((node, its) -> {
+      if (its.failed > 0) join(tallies.computeIfAbsent(node, each -> new Tally()), node, its, all);
+    });
+  }
+
+  private static void count(Tally tally, String node, Ends its, Stage stage, UnaryOperator<String> nodeOf, long now) {
+    for (int i = 0; i < its.size; i++) {
+      if (now - its.at[i] >= WINDOW || its.what[i] == IGNORED) continue;
+      if (its.what[i] == SUCCEEDED) {
+        tally.succeeded++;
+        continue;
+      }
+      tally.failed++;
+      tally.error = its.error;
+      tally.latest = Math.max(tally.latest, its.at[i]);
+      Success success = stage.failed.get(its.what[i]);
+      String elsewhere = success == null ? null : nodeOf.apply(success.host);
+      if (elsewhere == null || elsewhere.equals(node)) continue;
+      tally.proven++;
+      tally.latest = Math.max(tally.latest, success.at);
+    }
+  }
+
+  private static void join(Tally tally, String node, Tally its, Tally all) {
+    tally.succeeded += its.succeeded;
+    tally.failed += its.failed;
+    tally.proven += its.proven;
+    tally.error = its.error;
+    tally.latest = Math.max(tally.latest, its.latest);
+    tally.othersFailed += all.failed - its.failed;
+    tally.othersSucceeded += all.succeeded - its.succeeded;
+    for (String other : all.others) if (!other.equals(node)) tally.others.add(other);
+  }
+
+  private void addLosses(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
+    Map<String, Losses> byNode = new HashMap<>();
+    for (Loss loss : losses) {
+      String node = nodeOf.apply(loss.executor.host);
+      if (node != null) byNode.computeIfAbsent(node, each -> new Losses()).add(loss);
+    }
+    byNode.forEach((node, its) -> {
+      if (its.count < MIN_LOSSES || now - its.last >= EvidenceCollector.FINDING_TTL) return;
+      Set<String> others = liveNodes(nodeOf, its.first);
+      others.remove(node);
+      int alike = byNode.size() - 1;
+      others.removeAll(byNode.keySet());
+      if (others.size() >= MIN_OTHERS && alike * 10 <= others.size() + alike)
+        found.put(node, its.count + " executors exited one after the other, the last with code " + its.code + "; those on other hosts live on.");
+    });
+  }
+
+  private void addFetches(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
+    if (fetches.isEmpty()) return;
+    Set<String> present = liveNodes(nodeOf, Long.MAX_VALUE);
+    Set<String> charged = new HashSet<>();
+    Map<String, Charges> settled = new HashMap<>();
+    for (Fetch fetch : fetches.values()) {
+      String node = nodeOf.apply(fetch.server);
+      String reader = nodeOf.apply(fetch.reader);
+      if (node == null || reader == null || node.equals(reader) || !present.contains(node)) continue;
+      charged.add(node);
+      if (now - fetch.first < SETTLE) continue;
+      Charges charges = settled.computeIfAbsent(node, each -> new Charges());
+      charges.readers.add(reader);
+      charges.latest = Math.max(charges.latest, fetch.last);
+    }
+    settled.forEach((node, its) -> {
+      int alike = charged.size() - 1;
+      int others = present.size() - charged.size();
+      if (its.readers.size() < MIN_READERS || now - its.latest >= SETTLE + EvidenceCollector.FINDING_TTL) return;
+      if (others >= MIN_OTHERS && alike * 10 <= others + alike)
+        found.put(node, "Tasks on " + its.readers.size() + " other hosts could not read shuffle data from the host.");
+    });
+  }
+
+  /** The nodes with an executor that has been there since before {@code since}. */
+  private Set<String> liveNodes(UnaryOperator<String> nodeOf, long since) {
+    Set<String> nodes = new HashSet<>();
+    for (LiveExecutor executor : live.values()) if (executor.since < since) nodes.add(nodeOf.apply(executor.host));
+    nodes.removeIf(Objects::isNull);
+    return nodes;
+  }
+
+  private Stage stage(int id, long now) {
+    Stage stage = stages.computeIfAbsent(id, each -> new Stage());
+    stage.lastEnd = now;
+    while (stages.size() > MAX_STAGES || (ends > MAX_ENDS && stages.size() > 1)) removeOldestStage();
+    return stage;
+  }
+
+  private void removeOldestStage() {
+    Iterator<Stage> oldest = stages.values().iterator();
+    ends -= oldest.next().hosts.size();
+    oldest.remove();
+  }
+
+  private Ends ends(Stage stage, String host) {
+    Ends its = stage.hosts.get(host);
+    if (its != null) return its;
+    ends++;
+    stage.hosts.put(host, its = new Ends());
+    return its;
+  }
+
+  private static void removeFirst(Set<?> keys) {
+    Iterator<?> first = keys.iterator();
+    first.next();
+    first.remove();
+  }
+}

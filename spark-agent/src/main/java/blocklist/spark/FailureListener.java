@@ -1,0 +1,113 @@
+package blocklist.spark;
+
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.UnaryOperator;
+import org.apache.spark.ExceptionFailure;
+import org.apache.spark.FetchFailed;
+import org.apache.spark.SparkContext;
+import org.apache.spark.Success$;
+import org.apache.spark.TaskEndReason;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
+import org.apache.spark.scheduler.SparkListenerExecutorAdded;
+import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
+import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.apache.spark.scheduler.TaskInfo;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Tells a FailureJudge what Spark's events say. Only exceptions of tasks count as failures: killed tasks, denied commits,
+ * lost results and lost executors are nobody's fault, or not the task's; a lack of memory is the job's.
+ *
+ * <p>Nothing is thrown here: an Error, such as that of a Spark with other classes, would end the application. After one,
+ * nothing is judged any more. THREADING: it has its own monitor.
+ */
+final class FailureListener extends SparkListener {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
+
+  private final FailureJudge judge;
+  private boolean ended = false;
+
+  FailureListener(boolean hostsServe) {
+    judge = new FailureJudge(hostsServe);
+  }
+
+  /** Starts to listen; the executors that are there already count as added now. */
+  static FailureListener start(SparkContext sc) {
+    FailureListener listener = new FailureListener("true".equals(sc.conf().get("spark.shuffle.service.enabled", "false")));
+    sc.addSparkListener(listener);
+    if (sc.taskScheduler() instanceof TaskSchedulerImpl) listener.addPresent((TaskSchedulerImpl) sc.taskScheduler());
+    return listener;
+  }
+
+  private void addPresent(TaskSchedulerImpl scheduler) {
+    Map<String, String> present = new TreeMap<>();
+    synchronized (scheduler) {
+      for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) present.put(executor._1(), executor._2());
+    }
+    guarded(() -> present.forEach((id, host) -> judge.executorAdded(id, host, Times.monotonic())));
+  }
+
+  public void onTaskEnd(SparkListenerTaskEnd event) {
+    guarded(() -> taskEnded(event));
+  }
+
+  public void onExecutorAdded(SparkListenerExecutorAdded event) {
+    guarded(() -> judge.executorAdded(event.executorId(), event.executorInfo().executorHost(), Times.monotonic()));
+  }
+
+  public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
+    guarded(() -> judge.executorRemoved(event.executorId(), String.valueOf(event.reason()), Times.monotonic()));
+  }
+
+  /** Its executors end now. */
+  public synchronized void onApplicationEnd(SparkListenerApplicationEnd event) {
+    ended = true;
+  }
+
+  /** As {@code FailureJudge.findings}, now. */
+  synchronized Map<String, String> findings(UnaryOperator<String> nodeOf) {
+    Map<String, String> found = new TreeMap<>();
+    guarded(() -> found.putAll(judge.findings(nodeOf, Times.monotonic())));
+    return found;
+  }
+
+  private void taskEnded(SparkListenerTaskEnd event) {
+    TaskInfo task = event.taskInfo();
+    if (task == null) return;
+    TaskEndReason reason = event.reason();
+    long now = Times.monotonic();
+    if (reason == Success$.MODULE$) {
+      judge.taskSucceeded(event.stageId(), task.partitionId(), task.host(), now);
+    } else if (reason instanceof ExceptionFailure) {
+      ExceptionFailure failure = (ExceptionFailure) reason;
+      if (!isOutOfMemory(failure)) judge.taskFailed(event.stageId(), task.partitionId(), task.host(), simpleName(failure.className()), now);
+    } else if (reason instanceof FetchFailed) {
+      FetchFailed failure = (FetchFailed) reason;
+      // Null: where the data is was not known.
+      if (failure.bmAddress() != null) judge.fetchFailed(failure.bmAddress().executorId(), failure.bmAddress().host(), task.host(), now);
+    }
+  }
+
+  /** Also in Python: MemoryError. */
+  private static boolean isOutOfMemory(ExceptionFailure failure) {
+    return failure.className().endsWith("OutOfMemoryError") || String.valueOf(failure.description()).contains("MemoryError");
+  }
+
+  private static String simpleName(String className) {
+    return className.substring(className.lastIndexOf('.') + 1);
+  }
+
+  private synchronized void guarded(Runnable work) {
+    if (ended) return;
+    try {
+      work.run();
+    } catch (Throwable t) {
+      ended = true;
+      LOG.warn("Failures of tasks and executors are not judged any more.", t);
+    }
+  }
+}

@@ -1,0 +1,343 @@
+"""The judge of failures: a host is faulty if what fails there succeeds elsewhere. Jobs that are faulty blame nobody."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.length import longer
+from tests.spark_agent.decisions import Decisions
+
+WINDOW, LOSS_WINDOW, SETTLE, LEAVING, FRESH = 60_000, 300_000, 10_000, 15_000, 10_000
+RECENT, MAX_STAGES, MAX_FAILED = 16, 100, 200
+CRASH = "Command exited with code 134"
+Event = tuple[object, ...]
+
+
+def ok(now: int, partition: int, host: str, stage: int = 0) -> Event:
+    return "ok", now, stage, partition, host
+
+
+def fail(now: int, partition: int, host: str, stage: int = 0, error: str = "IOException") -> Event:
+    return "fail", now, stage, partition, host, error
+
+
+def findings(now: int) -> Event:
+    return "findings", now
+
+
+def add(now: int, executor: str, host: str) -> Event:
+    return "add", now, executor, host
+
+
+def remove(now: int, executor: str, reason: str = CRASH) -> Event:
+    return "remove", now, executor, reason
+
+
+def fetch(now: int, executor: str, server: str, reader: str) -> Event:
+    return "fetch", now, executor, server, reader
+
+
+def judge(decisions: Decisions, *events: Event, now: int, hosts_serve: bool = False) -> dict[str, str]:
+    return decisions.judge([*events, findings(now)], hosts_serve=hosts_serve)[0]
+
+
+def retried(partitions: Iterable[int], bad: str, others: Sequence[str], start: int = 0, stage: int = 0) -> list[Event]:
+    """Each partition fails on one host and then succeeds on one of the others in turn: two events in each second."""
+    events = []
+    for number, partition in enumerate(partitions):
+        at = start + 1000 * number
+        events += [fail(at, partition, bad, stage), ok(at + 500, partition, others[number % len(others)], stage)]
+    return events
+
+
+class TestTasks:
+    def test_a_host_that_swallows_tasks_is_faulty(self, decisions: Decisions) -> None:
+        found = judge(decisions, *retried(range(4), "bad", ["a", "b"]), now=4000)
+        assert found == {
+            "bad": "4 of 4 recent task attempts failed with IOException and then succeeded on other hosts."
+        }
+
+    def test_three_failures_suffice_and_two_do_not(self, decisions: Decisions) -> None:
+        events = [*retried(range(3), "bad", ["a", "b"])]
+        script = [*events[:4], findings(2000), *events[4:], findings(3000)]
+        assert [list(found) for found in decisions.judge(script)] == [[], ["bad"]]
+
+    def test_one_partition_that_failed_three_times_and_then_succeeded_elsewhere_suffices(
+        self, decisions: Decisions
+    ) -> None:
+        events = [*(fail(at, 7, "bad") for at in (0, 1, 2)), ok(0, 1, "b"), ok(3, 7, "a")]
+        assert list(judge(decisions, *events, now=4)) == ["bad"]
+
+    def test_failures_in_several_stages_count_together(self, decisions: Decisions) -> None:
+        events = [each for stage in range(3) for each in retried([0], "bad", ["a", "b"][stage % 2 :], stage=stage)]
+        assert list(judge(decisions, *events, now=1000)) == ["bad"]
+
+    def test_a_bug_that_fails_everywhere_blames_nobody(self, decisions: Decisions) -> None:
+        events = [fail(at, at % 8, "abc"[at % 3]) for at in range(100)]
+        assert judge(decisions, *events, now=100) == {}
+
+    def test_a_bug_in_some_data_blames_nobody_although_it_is_read_on_one_host(self, decisions: Decisions) -> None:
+        """Its partitions prefer that host, and all others succeed."""
+        events = [fail(at, at % 4, "local") for at in range(16)] + [ok(at, 10 + at, "ab"[at % 2]) for at in range(16)]
+        assert judge(decisions, *events, now=100) == {}
+
+    def test_a_partition_that_fails_wherever_it_runs_blames_nobody(self, decisions: Decisions) -> None:
+        events = [each for at in range(8) for each in (fail(at, 99, "abcd"[at % 4]), ok(at, at, "abcd"[(at + 1) % 4]))]
+        assert judge(decisions, *events, now=100) == {}
+
+    def test_a_partition_that_succeeds_on_the_same_host_later_blames_nobody(self, decisions: Decisions) -> None:
+        events = [
+            each for at in range(4) for each in (fail(at, at, "h"), ok(at, at, "h"), ok(at, 9, "a"), ok(at, 8, "b"))
+        ]
+        assert judge(decisions, *events, now=100) == {}
+
+    def test_failures_that_are_as_frequent_elsewhere_blame_nobody(self, decisions: Decisions) -> None:
+        """A third of all attempts fails, such as at a database with too few connections."""
+        chance = random.Random(7)
+        for _ in range(200):
+            events: list[Event] = []
+            for partition in range(30):
+                while chance.random() < 1 / 3:
+                    events.append(fail(len(events), partition, chance.choice("abcdef")))
+                events.append(ok(len(events), partition, chance.choice("abcdef")))
+            assert judge(decisions, *events, now=1000) == {}
+
+    def test_a_host_with_more_successes_than_failures_is_not_faulty(self, decisions: Decisions) -> None:
+        events = retried(range(4), "h", ["a", "b"])
+        assert judge(decisions, *events, *(ok(4000, 20 + n, "h") for n in range(5)), now=4001) == {}
+        assert list(judge(decisions, *events, *(ok(4000, 20 + n, "h") for n in range(4)), now=4001)) == ["h"]
+
+    def test_only_the_last_ends_count_so_that_a_host_with_a_past_is_found_as_soon(self, decisions: Decisions) -> None:
+        past = [ok(0, 1000 + n, "bad") for n in range(5000)]
+        for failures, blamed in ((RECENT // 2 - 1, []), (RECENT // 2, ["bad"])):
+            assert list(judge(decisions, *past, *retried(range(failures), "bad", ["a", "b"]), now=8000)) == blamed
+
+    @pytest.mark.parametrize("others", [["a"], []])
+    def test_it_takes_two_other_hosts_that_succeed(self, decisions: Decisions, others: list[str]) -> None:
+        events = retried(range(6), "bad", others) if others else [fail(n, n, "bad") for n in range(6)]
+        assert judge(decisions, *events, now=6000) == {}
+
+    def test_others_of_which_more_than_a_tenth_fails_say_nothing(self, decisions: Decisions) -> None:
+        events = [*retried(range(8), "bad", ["a", "b"]), fail(0, 50, "a")]
+        assert judge(decisions, *events, now=8000) == {}
+        enough = [ok(0, 60 + n, "ab"[n % 2]) for n in range(4)]
+        assert list(judge(decisions, *events, *enough, now=8000)) == ["bad"]
+
+    def test_two_faulty_hosts_of_many_are_both_found_although_partitions_fail_on_both(
+        self, decisions: Decisions
+    ) -> None:
+        events: list[Event] = [ok(0, 100 + n, f"good{n % 20}") for n in range(200)]
+        for n in range(4):
+            events += [fail(n, n, "bad1"), fail(n, n, "bad2"), ok(n, n, f"good{n}")]
+        assert list(judge(decisions, *events, now=100)) == ["bad1", "bad2"]
+
+    def test_a_finding_ends_soon_after_the_last_failure(self, decisions: Decisions) -> None:
+        events = retried(range(3), "bad", ["a", "b"])  # the last success after a failure: 2500
+        script = [*events, findings(2500 + FRESH - 1), findings(2500 + FRESH)]
+        assert [list(found) for found in decisions.judge(script)] == [["bad"], []]
+
+    def test_failures_of_more_than_a_minute_ago_do_not_count(self, decisions: Decisions) -> None:
+        events = [*retried([0], "bad", ["a"]), *retried([1, 2], "bad", ["a", "b"], start=WINDOW - 2000)]
+        script = [*events, findings(WINDOW - 1), findings(WINDOW)]
+        assert [list(found) for found in decisions.judge(script)] == [["bad"], []]
+
+    def test_a_proof_that_comes_late_counts_at_once(self, decisions: Decisions) -> None:
+        """The tasks of the other hosts take half a minute."""
+        events = [*(fail(n, n, "bad") for n in range(4)), *(ok(30_000, n, "ab"[n % 2]) for n in range(4))]
+        assert list(judge(decisions, *events, now=30_001)) == ["bad"]
+
+    def test_pods_of_one_node_count_together_and_not_as_others(self, decisions: Decisions) -> None:
+        pods = [f"10.0.0.{n}@bad" for n in range(3)]
+        events = [each for n in range(3) for each in (fail(n, n, pods[n]), ok(n, n, f"10.1.0.{n}@good{n % 2}"))]
+        assert list(judge(decisions, *events, now=10)) == ["bad"]
+        same = [each for n in range(6) for each in (fail(n, n, pods[0]), ok(n, n, pods[1 + n % 2]))]
+        assert judge(decisions, *same, now=10) == {}
+
+    def test_a_pod_whose_node_is_not_known_counts_nowhere(self, decisions: Decisions) -> None:
+        unknown = retried(range(4), "bad", ["10.0.0.1@", "10.0.0.2@"])
+        assert judge(decisions, *unknown, now=4000) == {}
+        assert judge(decisions, *retried(range(4), "10.0.0.1@", ["a", "b"]), now=4000) == {}
+
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            "Executor decommission: worker decommissioned",
+            "worker lost: 127.0.0.3:1234 got disassociated",
+            "Remote RPC client disassociated. Likely due to containers exceeding thresholds, or network issues.",
+            "Container container_1 on host: h was preempted.",
+            "Executor killed by driver.",
+            "The executor with id 3 was deleted by a user or the framework.",
+            "Command exited with code 143",
+        ],
+    )
+    def test_failures_just_before_an_executor_leaves_blame_nobody(self, decisions: Decisions, reason: str) -> None:
+        events = [add(0, "1", "leaving"), *retried(range(4), "leaving", ["a", "b"])]
+        script = [*events, remove(4000, "1", reason), findings(4001)]
+        assert decisions.judge(script) == [{}]
+        later = [*events, remove(3000 + LEAVING + 1, "1", reason), *retried([9], "leaving", ["a"], start=20_000)]
+        assert list(judge(decisions, *later, now=21_000)) == ["leaving"], "earlier ones count"
+
+    def test_a_long_or_unprintable_error_does_no_harm(self, decisions: Decisions) -> None:
+        events = [fail(n, n, "bad", error="E" * 500 + "\x1b") for n in range(3)]
+        found = judge(decisions, *events, *(ok(5, n, "ab"[n % 2]) for n in range(3)), now=9)
+        assert len(found["bad"]) < 200
+        assert found["bad"].isprintable()
+
+
+class TestExecutors:
+    OTHERS = (add(0, "a1", "a"), add(0, "b1", "b"), add(0, "c1", "c"))
+
+    def crashes(self, reason: str = CRASH, host: str = "bad") -> list[Event]:
+        """Two executors of the host in turn."""
+        return [
+            add(0, f"{host}-1", host),
+            remove(5000, f"{host}-1", reason),
+            add(6000, f"{host}-2", host),
+            remove(9000, f"{host}-2", reason),
+        ]
+
+    def test_executors_that_crash_one_after_the_other_on_one_host_make_it_faulty(self, decisions: Decisions) -> None:
+        assert judge(decisions, *self.OTHERS, *self.crashes(), now=9001) == {
+            "bad": "2 executors exited one after the other, the last with code 134; those on other hosts live on."
+        }
+        assert judge(decisions, *self.OTHERS, *self.crashes()[:2], now=5001) == {}
+
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            "Command exited with code 0",
+            "Command exited with code 52",
+            "Command exited with code 143",
+            "The executor with id 3 exited with exit code 137(SIGKILL, possible container OOM).",
+            "Container killed by YARN for exceeding physical memory limits. 1.5 GB of 1.5 GB physical memory used.",
+            "Container container_1 on host: h was preempted.",
+            "Container marked as failed: container_1 on host: h. Exit status: -100. Diagnostics: Container released.",
+            "Executor decommission: spot instance ends",
+            "Executor killed by driver.",
+            "Executor heartbeat timed out after 120000 ms",
+            "worker lost",
+            "Remote RPC client disassociated.",
+            "",
+        ],
+    )
+    def test_an_end_by_somebody_or_for_an_unknown_reason_blames_nobody(self, decisions: Decisions, reason: str) -> None:
+        assert judge(decisions, *self.OTHERS, *self.crashes(reason), now=9001) == {}
+
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            "Command exited with code 1",
+            "Container from a bad node: container_1 on host: h. Exit status: 134. Diagnostics: …",
+            "The executor with id 3 exited with exit code 139(SIGSEGV).",
+            "Unable to create executor due to x: Command exited with code 53",
+        ],
+    )
+    def test_each_cluster_has_its_own_words_for_a_crash(self, decisions: Decisions, reason: str) -> None:
+        assert list(judge(decisions, *self.OTHERS, *self.crashes(reason), now=9001)) == ["bad"]
+
+    def test_executors_that_end_together_count_once(self, decisions: Decisions) -> None:
+        events = [add(0, "1", "h"), add(0, "2", "h"), add(0, "3", "h"), *(remove(5000 + n, str(n)) for n in (1, 2, 3))]
+        assert judge(decisions, *self.OTHERS, *events, now=5005) == {}
+
+    def test_executors_that_crash_everywhere_blame_nobody(self, decisions: Decisions) -> None:
+        events = [each for host in "defghi" for each in self.crashes(host=host)]
+        assert judge(decisions, *self.OTHERS, *events, now=9001) == {}
+        assert judge(decisions, *self.OTHERS, *self.crashes(), *self.crashes(host="a")[:2], now=9001) == {}
+
+    def test_one_crash_elsewhere_of_many_does_not_clear_the_host(self, decisions: Decisions) -> None:
+        many = [add(0, f"m{n}", f"m{n}") for n in range(12)]
+        assert list(judge(decisions, *many, remove(10, "m3"), *self.crashes(), now=9001)) == ["bad"]
+
+    def test_others_must_have_been_there_before(self, decisions: Decisions) -> None:
+        late = [add(6000, name, name) for name in "abc"]
+        assert judge(decisions, *self.crashes(), *late, now=9001) == {}
+
+    def test_a_finding_ends_soon_after_the_last_crash(self, decisions: Decisions) -> None:
+        script = [*self.OTHERS, *self.crashes(), findings(9000 + FRESH - 1), findings(9000 + FRESH)]
+        assert [list(found) for found in decisions.judge(script)] == [["bad"], []]
+        again = [add(LOSS_WINDOW + 4000, "3", "bad"), remove(LOSS_WINDOW + 10_000, "3")]
+        assert judge(decisions, *self.OTHERS, *self.crashes(), *again, now=LOSS_WINDOW + 10_001) == {}
+
+    def test_an_executor_that_was_never_seen_blames_nobody(self, decisions: Decisions) -> None:
+        assert judge(decisions, *self.OTHERS, remove(1, "x"), remove(2, "y"), now=3) == {}
+
+
+class TestFetches:
+    PRESENT = tuple(add(0, f"{host}1", host) for host in ("bad", "a", "b", "c"))
+
+    def test_the_host_that_served_is_charged_once_two_others_could_not_read_from_it(self, decisions: Decisions) -> None:
+        reads = [fetch(0, "bad1", "bad", "a"), fetch(0, "bad1", "bad", "b")]
+        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE) == {
+            "bad": "Tasks on 2 other hosts could not read shuffle data from the host."
+        }
+        assert judge(decisions, *self.PRESENT, *reads[:1], *[fetch(1, "bad1", "bad", "a")] * 9, now=SETTLE + 1) == {}
+        assert judge(decisions, *self.PRESENT, reads[0], fetch(0, "bad1", "bad", "bad"), now=SETTLE) == {}
+
+    def test_it_is_not_charged_before_it_is_known_whether_it_leaves(self, decisions: Decisions) -> None:
+        reads = [fetch(0, "bad1", "bad", reader) for reader in "ab"]
+        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE - 1) == {}
+        for reason in ("worker lost", CRASH, "Executor decommission: spot instance ends"):
+            gone = [*self.PRESENT, *reads, remove(5000, "bad1", reason), add(6000, "bad2", "bad")]
+            assert judge(decisions, *gone, now=SETTLE) == {}
+
+    def test_a_service_that_outlives_its_executors_is_charged_while_the_host_is_there(
+        self, decisions: Decisions
+    ) -> None:
+        reads = [fetch(0, "bad0", "bad", reader) for reader in "ab"]
+        assert list(judge(decisions, *self.PRESENT, *reads, now=SETTLE, hosts_serve=True)) == ["bad"]
+        gone = remove(5000, "bad1", "worker lost")
+        assert judge(decisions, *self.PRESENT, *reads, gone, now=SETTLE, hosts_serve=True) == {}
+
+    def test_a_host_that_cannot_read_from_anybody_charges_nobody(self, decisions: Decisions) -> None:
+        reads = [fetch(0, f"{host}1", host, "bad") for host in "abc"]
+        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE) == {}
+
+    def test_a_network_that_fails_everywhere_charges_nobody(self, decisions: Decisions) -> None:
+        names = ["bad", "a", "b", "c"]
+        reads = [fetch(0, f"{server}1", server, reader) for server in names for reader in names if reader != server]
+        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE) == {}
+
+    def test_a_finding_ends_soon_after_the_last_failure(self, decisions: Decisions) -> None:
+        reads = [fetch(0, "bad1", "bad", reader) for reader in "ab"]
+        script = [*self.PRESENT, *reads, findings(SETTLE + FRESH - 1), findings(SETTLE + FRESH)]
+        assert [list(found) for found in decisions.judge(script)] == [["bad"], []]
+
+
+def test_the_memory_is_bounded(decisions: Decisions) -> None:
+    """A driver of thousands of hosts and stages, within the 64 MB of the test's JVM; forgotten is what is oldest."""
+    script: list[Event] = [*retried(range(3), "bad", ["a", "b"])]
+    for n in range(60_000):
+        script += [fail(n // 10, n, f"h{n % 5000}", stage=n % 1000 + 1), fetch(n // 10, f"e{n}", f"h{n % 5000}", "x")]
+        script.append(add(n // 10, f"e{n}", f"h{n % 5000}"))
+    assert judge(decisions, *script, now=6000) == {}
+    one_stage = [fail(0, n, f"h{n}") for n in range(MAX_FAILED * 5)]
+    kept = [ok(1, n, f"h{n + 1}") for n in range(MAX_FAILED * 5)]
+    assert judge(decisions, *one_stage, *kept, now=2) == {}
+
+
+@settings(max_examples=longer(300))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3000), st.integers(0, 2), st.integers(0, 5), st.sampled_from("abcd"), st.booleans()),
+        max_size=60,
+    )
+)
+def test_only_a_host_on_which_partitions_failed_that_succeeded_elsewhere_is_faulty(
+    decisions: Decisions, ends: list[tuple[int, int, int, str, bool]]
+) -> None:
+    now, script = 0, []
+    failed: dict[str, set[tuple[int, int]]] = {host: set() for host in "abcd"}
+    succeeded: dict[str, set[tuple[int, int]]] = {host: set() for host in "abcd"}
+    for step, stage, partition, host, succeeds in ends:
+        now += step
+        script.append(ok(now, partition, host, stage) if succeeds else fail(now, partition, host, stage))
+        (succeeded if succeeds else failed)[host].add((stage, partition))
+    for host in judge(decisions, *script, now=now):
+        elsewhere = set().union(*(found for other, found in succeeded.items() if other != host))
+        assert failed[host] & elsewhere
+        assert sum(bool(found) for other, found in succeeded.items() if other != host) >= 2
