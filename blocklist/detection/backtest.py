@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,11 @@ from blocklist.detection import log_discovery, reader, task_table
 from blocklist.detection.heuristics import HOUR_MS
 from blocklist.detection.log_discovery import DiscoveredLogs
 from blocklist.detection.node_summary import HostInApplication, by_host
-from blocklist.detection.options import RuleSet, add_input, add_rules, local_paths, read_rules, rule_set
+from blocklist.detection.options import add_input, add_rules, local_paths, read_rules, rule_set
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import (
     ActualBlock,
     Agreement,
-    BlockEffect,
-    PastBlock,
     Times,
     actual_blocks,
     columns,
@@ -37,47 +35,11 @@ from blocklist.detection.proposals import (
 from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError
+from blocklist.model.node import BlockedNode
 from blocklist.model.text import json_text
 from blocklist.wire.changes import ChangeBody
 
-# The result of a backtest as a table and as JSON.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuleResult:
-    """What one set of rules would have blocked, with the effect of each block."""
-
-    name: str
-    blocks: Sequence[tuple[PastBlock, BlockEffect]]
-
-    @property
-    def total(self) -> BlockEffect:
-        return sum((effect for _, effect in self.blocks), BlockEffect())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Backtest:
-    """The results of all sets of rules over the same applications. `actual_blocks`: None without a change log."""
-
-    applications: int
-    hosts: int
-    results: Sequence[RuleResult]
-    actual_blocks: Sequence[ActualBlock] | None
-
-
-def text(found: Backtest) -> str:
-    """Return tables for a terminal."""
-    parts = [f"{found.applications} applications on {found.hosts} hosts.\n"]
-    for result in found.results:
-        parts += ["\n", _summary(result)]
-        if result.blocks:
-            parts.append(columns(_TITLES, [_row(block, effect) for block, effect in result.blocks]))
-    if found.actual_blocks is not None:
-        parts += ["\n", _agreements(found.actual_blocks)]
-        if found.actual_blocks:
-            parts.append(columns(_ACTUAL_TITLES, [_actual_row(block) for block in found.actual_blocks]))
-    return "".join(parts)
-
+# The result of a backtest as JSON, from which the table is made; times are Unix ms.
 
 _TITLES = {
     "node": "NODE",
@@ -97,86 +59,77 @@ _ACTUAL_TITLES = {
 }
 
 
-def _summary(result: RuleResult) -> str:
-    nodes = len({block.host for block, _ in result.blocks})
-    hours = sum(block.end - block.start for block, _ in result.blocks) / HOUR_MS
-    total = result.total
+def text(found: Mapping[str, Any]) -> str:
+    """Return tables for a terminal."""
+    parts = [f"{found['applications']} applications on {found['hosts']} hosts.\n"]
+    for result in found["rules"]:
+        parts += ["\n", _summary(result)]
+        if result["blocks"]:
+            parts.append(columns(_TITLES, [_row(block) for block in result["blocks"]]))
+    if (actual := found["actualBlocks"]) is not None:
+        counted = (f"{sum(it['agreement'] == kind for it in actual)} {kind}" for kind in Agreement)
+        parts.append(f"\nBlocks in the change log: {', '.join(counted)}\n")
+        if actual:
+            parts.append(columns(_ACTUAL_TITLES, [_actual_row(block) for block in actual]))
+    return "".join(parts)
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    blocks = result["blocks"]
+    hours = sum(block["end"] - block["start"] for block in blocks) / HOUR_MS
     return (
-        f"{result.name}: blocks: {len(result.blocks)}, nodes: {nodes}, hours: {hours:.1f},"
-        f" core-hours saved: {core_hours(total.saved_ms):.2f}, cost: {core_hours(total.cost_ms):.2f}\n"
+        f"{result['name']}: blocks: {len(blocks)}, nodes: {len({block['node'] for block in blocks})}, hours:"
+        f" {hours:.1f}, core-hours saved: {result['coreHoursSaved']:.2f}, cost: {result['coreHoursCost']:.2f}\n"
     )
 
 
-def _row(block: PastBlock, effect: BlockEffect) -> Mapping[str, str]:
+def _row(block: Mapping[str, Any]) -> Mapping[str, str]:
     return {
-        "node": block.host,
-        "from": format_time(block.start),
-        "until": format_time(block.end),
-        "hours": f"{(block.end - block.start) / HOUR_MS:.1f}",
-        "saved": f"{core_hours(effect.saved_ms):.2f}",
-        "cost": f"{core_hours(effect.cost_ms):.2f}",
-        "evidence": block.cause,
+        "node": block["node"],
+        "from": format_time(block["start"]),
+        "until": format_time(block["end"]),
+        "hours": f"{(block['end'] - block['start']) / HOUR_MS:.1f}",
+        "saved": f"{block['coreHoursSaved']:.2f}",
+        "cost": f"{block['coreHoursCost']:.2f}",
+        "evidence": block["cause"],
     }
 
 
-def _agreements(blocks: Sequence[ActualBlock]) -> str:
-    counted = {kind: sum(it.agreement is kind for it in blocks) for kind in Agreement}
-    return f"Blocks in the change log: {', '.join(f'{count} {kind}' for kind, count in counted.items())}\n"
-
-
-def _actual_row(block: ActualBlock) -> Mapping[str, str]:
-    seen = f": {block.differed} of {block.applications} applications" if block.applications else ""
+def _actual_row(block: Mapping[str, Any]) -> Mapping[str, str]:
+    seen = f": {block['differed']} of {block['applications']} applications" if block["applications"] else ""
     return {
-        "node": block.node,
-        "from": format_time(block.start),
-        "until": format_time(block.end),
-        "owners": " ".join(block.owners),
-        "evidence": f"{block.agreement}{seen}",
+        "node": block["node"],
+        "from": format_time(block["start"]),
+        "until": format_time(block["end"]),
+        "owners": " ".join(block["owners"]),
+        "evidence": f"{block['agreement']}{seen}",
     }
 
 
-def json_body(found: Backtest) -> Mapping[str, Any]:
-    """Return the result as one JSON object; times are Unix ms."""
-    actual = found.actual_blocks
-    return {
-        "applications": found.applications,
-        "hosts": found.hosts,
-        "rules": [_rule_body(result) for result in found.results],
-        "actualBlocks": None if actual is None else [_actual_body(block) for block in actual],
-    }
-
-
-def _rule_body(result: RuleResult) -> Mapping[str, Any]:
-    blocks = [
+def _rule_body(name: str, blocks: Sequence[BlockedNode], times: Times) -> Mapping[str, Any]:
+    effects = [effect(block, times) for block in blocks]
+    bodies = [
         {
-            "node": block.host,
+            "node": block.id,
             "start": block.start,
             "end": block.end,
             "action": block.action.name,
             "cause": block.cause,
             **({"canary": True} if block.canary else {}),
-            **_hours(effect),
+            **_hours([own]),
         }
-        for block, effect in result.blocks
+        for block, own in zip(blocks, effects, strict=True)
     ]
-    return {"name": result.name, **_hours(result.total), "blocks": blocks}
+    return {"name": name, **_hours(effects), "blocks": bodies}
 
 
-def _hours(effect: BlockEffect) -> Mapping[str, float]:
-    return {"coreHoursSaved": core_hours(effect.saved_ms), "coreHoursCost": core_hours(effect.cost_ms)}
+def _hours(effects: Sequence[tuple[int, int]]) -> Mapping[str, float]:
+    saved, cost = (core_hours(sum(times)) for times in zip((0, 0), *effects, strict=True))
+    return {"coreHoursSaved": saved, "coreHoursCost": cost}
 
 
 def _actual_body(block: ActualBlock) -> Mapping[str, Any]:
-    return {
-        "node": block.node,
-        "start": block.start,
-        "end": block.end,
-        "owners": list(block.owners),
-        "cause": block.cause,
-        "agreement": block.agreement.value,
-        "applications": block.applications,
-        "differed": block.differed,
-    }
+    return {**asdict(block), "agreement": block.agreement.value}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -211,13 +164,17 @@ def run(args: argparse.Namespace) -> int:
         evidence, times, failed = _read(args, client)
         hosts = sorted({each.host for each in evidence})
         results = [
-            _result(name, rules, machine_kinds(rules, client, hosts), evidence, times) for name, rules in sets.items()
+            _rule_body(name, replay(evidence, own.rules, machine_kinds(own, client, hosts)), times)
+            for name, own in sets.items()
         ]
     blocks = None if changes is None else compare_with_evidence(actual_blocks(changes), evidence)
-    found = Backtest(
-        applications=len({each.app for each in evidence}), hosts=len(hosts), results=results, actual_blocks=blocks
-    )
-    sys.stdout.write(json_text(json_body(found)) + "\n" if args.output == "json" else text(found))
+    found = {
+        "applications": len({each.app for each in evidence}),
+        "hosts": len(hosts),
+        "rules": results,
+        "actualBlocks": None if blocks is None else [_actual_body(block) for block in blocks],
+    }
+    sys.stdout.write(json_text(found) + "\n" if args.output == "json" else text(found))
     return 1 if failed else 0
 
 
@@ -242,13 +199,6 @@ def _read(
         for sentence in (*found.problems, *analysis.problems):
             warn(sentence)
         return analysis.evidence(), by_host(analysis.task_times()), found.failed
-
-
-def _result(
-    name: str, rules: RuleSet, kinds: Mapping[str, str], evidence: Sequence[HostInApplication], times: Times
-) -> RuleResult:
-    blocks = replay(evidence, rules.rules, lambda _: kinds)
-    return RuleResult(name=name, blocks=[(block, effect(block, times)) for block in blocks])
 
 
 def _changes(path: Path | None, client: BlocklistClient | None) -> Sequence[Change] | None:

@@ -19,8 +19,6 @@ from blocklist.detection.node_summary import (
 )
 from blocklist.detection.proposals import (
     Agreement,
-    BlockEffect,
-    PastBlock,
     actual_blocks,
     compare_with_evidence,
     effect,
@@ -34,8 +32,8 @@ from tests.unit.slow_applications import APPLICATION, MINUTE, application, appli
 
 def blocks(evidence: Sequence[HostInApplication], rules: Rules | None = None) -> list[tuple[str, int, float]]:
     """Host, the number of the application after which it would have been blocked, and hours."""
-    found = replay(evidence, rules or Rules(), lambda _: {})
-    return [(it.host, it.start // APPLICATION, round((it.end - it.start) / HOUR_MS, 3)) for it in found]
+    found = replay(evidence, rules or Rules(), {})
+    return [(it.id, it.start // APPLICATION, round((it.end - it.start) / HOUR_MS, 3)) for it in found]
 
 
 def test_a_host_is_blocked_when_the_second_application_that_it_slows_has_ended() -> None:
@@ -73,8 +71,8 @@ def test_a_canary_that_is_extended_stays_one() -> None:
         *applications({"n3": 2.2}, {"n3": 2.2}),
         *application(3, {"n3": 2.2}, began=2 * APPLICATION - 5 * MINUTE),
     ]
-    (block,) = replay(evidence, Rules(canary=True), lambda _: {})
-    (ordinary,) = replay(evidence, Rules(), lambda _: {})
+    (block,) = replay(evidence, Rules(canary=True), {})
+    (ordinary,) = replay(evidence, Rules(), {})
     assert block == replace(ordinary, canary=True)
 
 
@@ -91,13 +89,13 @@ def test_the_limit_on_blocks_counts_at_each_moment() -> None:
 
 
 def test_saved_and_cost_are_of_tasks_that_started_while_the_host_would_have_been_blocked() -> None:
-    block = PastBlock(host="n3", start=90_000, end=240_000, action=BlockAction.MARK_BLOCKED, cause="slow")
+    block = BlockedNode(id="n3", start=90_000, end=240_000, action=BlockAction.MARK_BLOCKED, cause="slow")
     times = by_host(
         TaskTime(host=host, minute=minute * MINUTE, lost_ms=1000, healthy_ms=100)
         for host in ("n2", "n3")
         for minute in range(6)
     )
-    assert effect(block, times) == BlockEffect(saved_ms=2000, cost_ms=200), "the minutes 2 and 3"
+    assert effect(block, times) == (2000, 200), "the minutes 2 and 3"
 
 
 def test_a_fetch_failure_is_charged_to_a_host_that_ran_no_task_of_the_application() -> None:
