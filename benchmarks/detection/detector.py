@@ -8,9 +8,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from blocklist.detection import log_discovery, reader
-from blocklist.detection.heuristics import Rules
 from blocklist.detection.heuristics import judge as verdicts
 from blocklist.detection.pipeline import Analysis
+from blocklist.detection.slowness import Rules
 
 RULES: Final = Rules(min_span_ms=0)
 """The three applications of a run last two minutes in all."""

@@ -13,8 +13,9 @@ from benchmarks.detection_quality.direct import CollectedEvidence, collect_evide
 from benchmarks.detection_quality.earlier import blamed_by_stages
 from benchmarks.detection_quality.facts import facts_table, host_name
 from benchmarks.detection_quality.runs import SyntheticRun
-from blocklist.detection.heuristics import Rules, judge
+from blocklist.detection.heuristics import judge
 from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary, tally
+from blocklist.detection.slowness import Rules
 
 OURS: Final = "blocklist.detection"
 EARLIER: Final = "its earlier rules"

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import log_discovery, reader, task_table
-from blocklist.detection.heuristics import HOUR_MS
 from blocklist.detection.log_discovery import DiscoveredLogs
 from blocklist.detection.node_summary import HostInApplication, by_host
 from blocklist.detection.options import add_input, add_rules, local_paths, read_rules, rule_set
@@ -33,6 +32,7 @@ from blocklist.detection.proposals import (
     replay,
 )
 from blocklist.detection.session import check_service, known_nodes, machine_kinds, open_client, session, warn
+from blocklist.detection.slowness import HOUR_MS
 from blocklist.model.changes import Change
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockedNode

@@ -10,8 +10,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from enum import IntEnum
 from itertools import chain
 from math import exp, lgamma, log, log1p
 from typing import Final
@@ -21,26 +19,22 @@ from blocklist.detection.node_summary import (
     COUNTED_BY_PARTITION,
     COUNTED_BY_TASK,
     MIN_HOSTS,
-    ApplicationFailures,
-    Comparison,
     FailureClass,
     FailureCounts,
-    Metric,
     NodeSummary,
 )
-from blocklist.detection.slowness import NEAR_MISS, Slowness, SlownessLimits, chance, find_slowness
+from blocklist.detection.slowness import (
+    NEAR_MISS,
+    HurtApplication,
+    NodeFinding,
+    Rules,
+    Severity,
+    chance,
+    find_slowness,
+    hurt_applications,
+)
 from blocklist.model.limits import share_of
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockAction
-
-SEVERE_SLOWDOWN: Final = 3.0
-"""Minimum slowdown at which running tasks are evacuated too."""
-HOUR_MS: Final = 3_600_000
-"""Milliseconds."""
-MAX_NAMED: Final = 3
-"""Maximum number of applications that a cause names."""
-MAX_NAME: Final = 60
-"""Maximum length of their names in a cause."""
-
 
 _PASSING: Final = (FailureClass.LOST_EXECUTOR, FailureClass.FETCH, FailureClass.SLOW_SERVER)
 """Failures that a restart or a neighbour may cause for a few minutes."""
@@ -48,80 +42,6 @@ _PASSING: Final = (FailureClass.LOST_EXECUTOR, FailureClass.FETCH, FailureClass.
 
 _MANY_TASKS: Final = (FailureClass.SLOW_SERVER, FailureClass.ALL_THERE)
 """Failures by which a node gets more tasks than others."""
-
-
-class Severity(IntEnum):
-    """The most severe verdicts are applied first."""
-
-    SLOW = 1
-    FAILING = 2
-    SEVERE = 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """Thresholds for a verdict.
-
-    `alarm_rate`: maximum probability that a run over healthy nodes blames any of them, as far as the null hypothesis
-    holds. `min_span_ms`: minimum time from the first to the last evidence; what ends sooner was a neighbour or a
-    restart. `block_ms`: length of a first block; each earlier block doubles it, up to `max_block_ms`. `max_share`:
-    maximum share of the nodes that one run blocks; one node is always allowed. `canary`: whether one executor of each
-    application stays on a node that is only slow.
-    """
-
-    alarm_rate: float = 0.01
-    min_applications: int = 2
-    min_stages: int = 3
-    min_span_ms: int = 6 * 60_000
-    block_ms: int = HOUR_MS
-    max_block_ms: int = 7 * 24 * HOUR_MS
-    max_share: float = 0.1
-    canary: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HurtApplication:
-    """An application that a node has cost task time (`lost_ms`), from `first` on (Unix ms).
-
-    A task occupies one core, so an hour of it is a core-hour.
-    """
-
-    app: str
-    first: int
-    lost_ms: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeFinding:
-    """That a node is slow by a metric, or fails in one way (`subject`), with the `effect` in one sentence.
-
-    `applications` are those that were tested, `hurt` those that the node has cost task time, from the first one on in
-    which it differed. `p_value` is the probability of at least this evidence on a healthy node. `first_evidence` and
-    `last_evidence` are Unix ms. `strangers` are hosts of other kinds of machine, which are no peers. `excuse`: why the
-    node is not blamed for it; None if it is.
-    """
-
-    host: str
-    subject: Metric | FailureClass
-    severity: Severity
-    effect: str
-    p_value: float
-    first_evidence: int
-    last_evidence: int
-    applications: tuple[str, ...]
-    hurt: tuple[HurtApplication, ...]
-    strangers: frozenset[str] = frozenset()
-    excuse: str | None = None
-
-    @property
-    def sentence(self) -> str:
-        """The effect, since when, and at whose expense."""
-        return f"{self.effect}{_since(self.hurt)}"
-
-    @property
-    def near_miss(self) -> str:
-        """That and why the node is not blamed."""
-        return f"Node {self.host} is not blamed ({self.sentence}): {self.excuse}."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,13 +133,7 @@ def _find_anomalies(
         return found, near_misses  # of two nodes it cannot be known which one is slow
     # Half of the alarm rate is for slowness and half for failures.
     limit = _failure_limit(summaries, rules.alarm_rate / 2)
-    limits = SlownessLimits(
-        alarm_rate=rules.alarm_rate / 2,
-        min_applications=rules.min_applications,
-        min_stages=rules.min_stages,
-        min_span_ms=rules.min_span_ms,
-    )
-    slow = (_slow(slowness) for slowness in find_slowness(summaries, limits, groups))
+    slow = find_slowness(summaries, rules, groups)
     failing = (
         finding
         for node in summaries
@@ -232,64 +146,6 @@ def _find_anomalies(
         else:
             near_misses.setdefault(finding.host, finding)
     return found, near_misses
-
-
-def _slow(slowness: Slowness) -> NodeFinding:
-    severe = slowness.metric is Metric.COMPUTE and slowness.slowdown >= SEVERE_SLOWDOWN
-    return NodeFinding(
-        host=slowness.host,
-        subject=slowness.metric,
-        severity=Severity.SEVERE if severe else Severity.SLOW,
-        effect=describe(slowness),
-        p_value=slowness.p_value,
-        first_evidence=min(it.first for it in slowness.differing),
-        last_evidence=slowness.last,
-        applications=tuple(it.app for it in slowness.comparisons),
-        hurt=_hurt(slowness.differing),
-        strangers=slowness.strangers,
-        excuse=slowness.excuse,
-    )
-
-
-def _hurt(found: Iterable[Comparison | ApplicationFailures]) -> tuple[HurtApplication, ...]:
-    return tuple(HurtApplication(app=it.app, first=it.first, lost_ms=it.lost_ms) for it in found)
-
-
-BY_METRIC: Final = {
-    Metric.COMPUTE: "",
-    Metric.NETWORK: " to fetch shuffle blocks",
-    Metric.DISK: " to write shuffle blocks",
-}
-"""What a node is slower at."""
-
-
-def describe(slowness: Slowness) -> str:
-    """Return the effect in one sentence, with its 95 % interval. No comma: a merge splits causes at commas."""
-    stages = sum(it.stages for it in slowness.comparisons)
-    slow = sum(it.slow_stages for it in slowness.comparisons)
-    return (
-        f"{slowness.slowdown:.1f}x slower than its peers{BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
-        f" of {len(slowness.comparisons)} applications (95 %: {slowness.low:.1f}x to {slowness.high:.1f}x)"
-    )
-
-
-def _since(hurt: Sequence[HurtApplication]) -> str:
-    """Since when, and at whose expense: the three applications that lost most. No comma."""
-    if not hurt:
-        return ""
-    first = min(hurt, key=lambda it: (it.first, it.app))
-    most = sorted(hurt, key=lambda it: (-it.lost_ms, it.app))
-    shares = [f"{it.lost_ms / HOUR_MS:.2f} of {_short(it.app)}" for it in most[:MAX_NAMED]]
-    others = [f"{len(most) - MAX_NAMED} more"] if len(most) > MAX_NAMED else []
-    began = f"{datetime.fromtimestamp(first.first / 1000, UTC):%Y-%m-%d %H:%M}"
-    total = sum(it.lost_ms for it in hurt) / HOUR_MS
-    return f" since {began} ({_short(first.app)}); {total:.2f} core-hours lost ({' + '.join([*shares, *others])})"
-
-
-def _short(app: str) -> str:
-    """The application as a cause may name it: a log without an App ID is named by its file."""
-    name = "".join(char if char.isprintable() and char != "," else "_" for char in app)
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def _find_failures(
@@ -313,7 +169,7 @@ def _find_failures(
         first_evidence=failures.first,
         last_evidence=failures.last,
         applications=tuple(it.app for it in failures.by_application),
-        hurt=_hurt(failures.by_application),
+        hurt=hurt_applications(failures.by_application),
         excuse=excuse,
     )
 

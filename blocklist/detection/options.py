@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from blocklist.client import DEFAULT_URL
-from blocklist.detection.heuristics import HOUR_MS, Rules
+from blocklist.detection.slowness import HOUR_MS, Rules
 from blocklist.model.errors import InvalidError
 from blocklist.model.text import read_text
 

@@ -12,15 +12,7 @@ from math import log
 from typing import Final
 
 from blocklist.detection.events import MAX_TIME
-from blocklist.detection.heuristics import (
-    HOUR_MS,
-    HurtApplication,
-    Judgement,
-    NodeVerdict,
-    Rules,
-    extend_for_repeats,
-    judge,
-)
+from blocklist.detection.heuristics import Judgement, NodeVerdict, extend_for_repeats, judge
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     HostInApplication,
@@ -30,7 +22,7 @@ from blocklist.detection.node_summary import (
     by_host,
     summarize,
 )
-from blocklist.detection.slowness import MIN_EFFECT
+from blocklist.detection.slowness import HOUR_MS, MIN_EFFECT, HurtApplication, Rules
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of
 from blocklist.model.errors import InvalidError

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.heuristics import HOUR_MS, Judgement, NodeFinding, NodeVerdict
+from blocklist.detection.heuristics import Judgement, NodeVerdict
 from blocklist.detection.host_comparison import KIND, STAGE, comparable
 from blocklist.detection.node_summary import FailureClass, HostInApplication, Metric, NodeSummary
 from blocklist.detection.pipeline import Analysis
@@ -41,6 +41,7 @@ from blocklist.detection.report_plots import (
     timeline,
     times_picture,
 )
+from blocklist.detection.slowness import HOUR_MS, NodeFinding
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import floor, log, log10
 from typing import Final, Generic, TypeVar
 
-from blocklist.detection.heuristics import BY_METRIC, NodeFinding, NodeVerdict
+from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, HostInApplication, Metric
 from blocklist.detection.proposals import ActualBlock, actual_blocks, differed, manual_unblocks
-from blocklist.detection.slowness import MIN_EFFECT
+from blocklist.detection.slowness import BY_METRIC, MIN_EFFECT, NodeFinding
 from blocklist.model.changes import Change
 
 # The numbers behind the pictures of the report. Pure.

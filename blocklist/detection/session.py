@@ -16,7 +16,6 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection.heuristics import Rules
 from blocklist.detection.options import Groups, RuleSet
 from blocklist.detection.proposals import (
     UNBLOCKED,
@@ -31,6 +30,7 @@ from blocklist.detection.proposals import (
     node_id,
     release,
 )
+from blocklist.detection.slowness import Rules
 from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError, InvalidError, NotFoundError
 from blocklist.model.names import MachineSet, NameSet, normalize_address, normalize_name, same_machine

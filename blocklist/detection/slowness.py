@@ -9,14 +9,16 @@ host's last two, last three and all applications are tested, so that a healthy p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
 from itertools import takewhile
 from math import erfc, exp, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Final
 
-from blocklist.detection.node_summary import Comparison, Metric, NodeSummary
+from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
 
 MIN_EFFECT: Final = log(1.2)
 """Logarithm of the slowdown that the host must exceed for certain, and in each application: less harms nobody."""
@@ -34,55 +36,128 @@ WINDOWS: Final = (2, 3, None)
 """Numbers of latest applications that are tested; None: all."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slowness:
-    """A host that is slow by one metric in its latest applications.
+SEVERE_SLOWDOWN: Final = 3.0
+"""Minimum slowdown at which running tasks are evacuated too."""
+HOUR_MS: Final = 3_600_000
+"""Milliseconds."""
+MAX_NAMED: Final = 3
+"""Maximum number of applications that a cause names."""
+MAX_NAME: Final = 60
+"""Maximum length of their names in a cause."""
 
-    `slowdown` has the 95 % confidence interval from `low` to `high`. `first` and `last` (Unix ms) are the start and the
-    end of the evidence. `differing` are all applications in which it has been slow without interruption, the first one
-    included; `comparisons` are the latest of them. `strangers` are hosts of other kinds. `excuse`: why it is not
-    blamed; None if it is.
+
+class Severity(IntEnum):
+    """The most severe verdicts are applied first."""
+
+    SLOW = 1
+    FAILING = 2
+    SEVERE = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """Thresholds for a verdict.
+
+    `alarm_rate`: maximum probability that a run over healthy nodes blames any of them, as far as the null hypothesis
+    holds. `min_span_ms`: minimum time from the first to the last evidence; what ends sooner was a neighbour or a
+    restart. `block_ms`: length of a first block; each earlier block doubles it, up to `max_block_ms`. `max_share`:
+    maximum share of the nodes that one run blocks; one node is always allowed. `canary`: whether one executor of each
+    application stays on a node that is only slow.
+    """
+
+    alarm_rate: float = 0.01
+    min_applications: int = 2
+    min_stages: int = 3
+    min_span_ms: int = 6 * 60_000
+    block_ms: int = HOUR_MS
+    max_block_ms: int = 7 * 24 * HOUR_MS
+    max_share: float = 0.1
+    canary: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HurtApplication:
+    """An application that a node has cost task time (`lost_ms`), from `first` on (Unix ms).
+
+    A task occupies one core, so an hour of it is a core-hour.
+    """
+
+    app: str
+    first: int
+    lost_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFinding:
+    """That a node is slow by a metric, or fails in one way (`subject`), with the `effect` in one sentence.
+
+    `applications` are those that were tested, `hurt` those that the node has cost task time, from the first one on in
+    which it differed. `p_value` is the probability of at least this evidence on a healthy node. `first_evidence` and
+    `last_evidence` are Unix ms. `strangers` are hosts of other kinds of machine, which are no peers. `excuse`: why the
+    node is not blamed for it; None if it is.
     """
 
     host: str
-    metric: Metric
-    slowdown: float
-    low: float
-    high: float
+    subject: Metric | FailureClass
+    severity: Severity
+    effect: str
     p_value: float
-    comparisons: Sequence[Comparison]
-    differing: Sequence[Comparison]
-    strangers: frozenset[str]
+    first_evidence: int
+    last_evidence: int
+    applications: tuple[str, ...]
+    hurt: tuple[HurtApplication, ...]
+    strangers: frozenset[str] = frozenset()
     excuse: str | None = None
 
     @property
-    def first(self) -> int:
-        return min(it.first for it in self.comparisons)
+    def sentence(self) -> str:
+        """The effect, since when, and at whose expense."""
+        return f"{self.effect}{_since(self.hurt)}"
 
     @property
-    def last(self) -> int:
-        return max(it.last for it in self.comparisons)
+    def near_miss(self) -> str:
+        """That and why the node is not blamed."""
+        return f"Node {self.host} is not blamed ({self.sentence}): {self.excuse}."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlownessLimits:
-    """When a host is slow. `alarm_rate`: maximum probability that a run over healthy hosts finds any of them slow."""
-
-    alarm_rate: float
-    min_applications: int
-    min_stages: int
-    min_span_ms: int
+BY_METRIC: Final = {
+    Metric.COMPUTE: "",
+    Metric.NETWORK: " to fetch shuffle blocks",
+    Metric.DISK: " to write shuffle blocks",
+}
+"""What a node is slower at."""
 
 
-def find_slowness(
-    summaries: Sequence[NodeSummary], limits: SlownessLimits, groups: Mapping[str, str]
-) -> Iterator[Slowness]:
+def _since(hurt: Sequence[HurtApplication]) -> str:
+    """Since when, and at whose expense: the three applications that lost most. No comma."""
+    if not hurt:
+        return ""
+    first = min(hurt, key=lambda it: (it.first, it.app))
+    most = sorted(hurt, key=lambda it: (-it.lost_ms, it.app))
+    shares = [f"{it.lost_ms / HOUR_MS:.2f} of {_short(it.app)}" for it in most[:MAX_NAMED]]
+    others = [f"{len(most) - MAX_NAMED} more"] if len(most) > MAX_NAMED else []
+    began = f"{datetime.fromtimestamp(first.first / 1000, UTC):%Y-%m-%d %H:%M}"
+    total = sum(it.lost_ms for it in hurt) / HOUR_MS
+    return f" since {began} ({_short(first.app)}); {total:.2f} core-hours lost ({' + '.join([*shares, *others])})"
+
+
+def _short(app: str) -> str:
+    """The application as a cause may name it: a log without an App ID is named by its file."""
+    name = "".join(char if char.isprintable() and char != "," else "_" for char in app)
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+
+
+def hurt_applications(found: Iterable[Comparison | ApplicationFailures]) -> tuple[HurtApplication, ...]:
+    return tuple(HurtApplication(app=it.app, first=it.first, lost_ms=it.lost_ms) for it in found)
+
+
+def find_slowness(summaries: Sequence[NodeSummary], rules: Rules, groups: Mapping[str, str]) -> Iterator[NodeFinding]:
     """Yield the slow hosts, and near misses with their excuse. `groups`: the kind of machine of each host, if known."""
-    tables = [_Table(summaries, metric, groups, limits) for metric in Metric]
+    tables = [_Table(summaries, metric, groups, rules) for metric in Metric]
     tests = sum(len(table.windows(host)) for table in tables for host in table.hosts)
     for table in tables:
         for host in table.hosts:
-            if found := table.worst(host, limits.alarm_rate / max(1, tests)):
+            if found := table.worst(host, rules.alarm_rate / 2 / max(1, tests)):
                 yield found
 
 
@@ -90,13 +165,13 @@ class _Table:
     """The hosts by applications, by one metric."""
 
     def __init__(
-        self, summaries: Sequence[NodeSummary], metric: Metric, groups: Mapping[str, str], limits: SlownessLimits
+        self, summaries: Sequence[NodeSummary], metric: Metric, groups: Mapping[str, str], rules: Rules
     ) -> None:
         self._metric = metric
-        self._limits = limits
+        self._rules = rules
         self._own = {node.host: node.comparisons_by(metric) for node in summaries}
         effects = {host: {it.app: log(it.slowdown) for it in own} for host, own in self._own.items() if own}
-        self._slower = frozenset[str]() if groups else slower_by_design(effects, limits.min_applications)
+        self._slower = frozenset[str]() if groups else slower_by_design(effects, rules.min_applications)
         self._kinds = kinds = {host: groups.get(host, "slower" if host in self._slower else "") for host in effects}
         self._excess = _beyond_peers(effects, kinds)
         self._compared = {
@@ -117,7 +192,7 @@ class _Table:
         lengths = {min(length or len(compared), len(compared)) for length in WINDOWS}
         return [compared[-length:] for length in sorted(lengths) if length]
 
-    def worst(self, host: str, limit: float) -> Slowness | None:
+    def worst(self, host: str, limit: float) -> NodeFinding | None:
         """The window with the strongest evidence: one that is sufficient, if there is one; None: nothing to report.
 
         `limit`: maximum p-value of one test.
@@ -126,7 +201,7 @@ class _Table:
         found = [it for it in tested if it is not None]
         return min(found, key=lambda it: (it.excuse is not None, it.p_value), default=self._alike(host))
 
-    def _test(self, host: str, window: Sequence[Comparison], limit: float) -> Slowness | None:
+    def _test(self, host: str, window: Sequence[Comparison], limit: float) -> NodeFinding | None:
         """One-sample t-test that the mean excess is above MIN_EFFECT, with the robust scale of the peers."""
         excess = [self._excess[host][it.app] for it in window]
         peers = [value for it in window for peer, value in self._by_application[it.app].items() if peer != host]
@@ -136,21 +211,44 @@ class _Table:
         if p_value > NEAR_MISS:
             return None
         margin = error * student_quantile(0.025, freedom)
-        found = Slowness(
-            host=host,
-            metric=self._metric,
-            slowdown=exp(mean),
-            low=exp(mean - margin),
-            high=exp(mean + margin),
-            p_value=p_value,
-            comparisons=window,
-            differing=[*self._before(host, window[0]), *window],
-            strangers=self._strangers(host),
-        )
         excuse = (
-            self._excuse(found, excess, limit) or _common(peers, mean, len(window)) or self._like_another(found, mean)
+            self._excuse(window, excess, p_value, limit)
+            or _common(peers, mean, len(window))
+            or self._like_another(host, window, mean)
         )
-        return replace(found, excuse=excuse)
+        interval = (exp(mean), exp(mean - margin), exp(mean + margin))
+        return self._finding(host, window, [*self._before(host, window[0]), *window], interval, p_value, excuse)
+
+    def _finding(
+        self,
+        host: str,
+        window: Sequence[Comparison],
+        differing: Sequence[Comparison],
+        interval: tuple[float, float, float],
+        p_value: float,
+        excuse: str | None,
+    ) -> NodeFinding:
+        """`differing`: all applications of an uninterrupted slowness, of which `window` are the latest.
+
+        `interval`: the slowdown, and the ends of its 95 % confidence interval. No comma: a merge splits causes there.
+        """
+        slowdown, low, high = interval
+        severe = self._metric is Metric.COMPUTE and slowdown >= SEVERE_SLOWDOWN
+        return NodeFinding(
+            host=host,
+            subject=self._metric,
+            severity=Severity.SEVERE if severe else Severity.SLOW,
+            effect=f"{slowdown:.1f}x slower than its peers{BY_METRIC[self._metric]} in"
+            f" {sum(it.slow_stages for it in window)} of {sum(it.stages for it in window)} stages"
+            f" of {len(window)} applications (95 %: {low:.1f}x to {high:.1f}x)",
+            p_value=p_value,
+            first_evidence=min(it.first for it in differing),
+            last_evidence=max(it.last for it in window),
+            applications=tuple(it.app for it in window),
+            hurt=hurt_applications(differing),
+            strangers=frozenset(other for other, kind in self._kinds.items() if kind != self._kinds[host]),
+            excuse=excuse,
+        )
 
     def _before(self, host: str, first: Comparison) -> Sequence[Comparison]:
         """The last applications before this one, as long as the host was slow in each."""
@@ -159,34 +257,36 @@ class _Table:
         slow = takewhile(lambda it: self._excess[host][it.app] >= MIN_EFFECT, reversed(earlier))
         return list(slow)[::-1]
 
-    def _excuse(self, found: Slowness, excess: Sequence[float], limit: float) -> str | None:
-        limits, window = self._limits, found.comparisons
-        if len(window) < limits.min_applications:
-            return f"only {len(window)} of at least {limits.min_applications} applications"
+    def _excuse(
+        self, window: Sequence[Comparison], excess: Sequence[float], p_value: float, limit: float
+    ) -> str | None:
+        rules = self._rules
+        if len(window) < rules.min_applications:
+            return f"only {len(window)} of at least {rules.min_applications} applications"
         if min(excess) < MIN_EFFECT:
             return "not in each of these applications"
         with_slow_stages = sum(it.slow_stages > 0 for it in window)
-        if with_slow_stages < limits.min_applications:  # The evidence could be that of one application.
-            return f"slow stages in only {with_slow_stages} of at least {limits.min_applications} applications"
+        if with_slow_stages < rules.min_applications:  # The evidence could be that of one application.
+            return f"slow stages in only {with_slow_stages} of at least {rules.min_applications} applications"
         stages, slow = sum(it.stages for it in window), sum(it.slow_stages for it in window)
-        if slow < max(limits.min_stages, MIN_SLOW_SHARE * stages):
+        if slow < max(rules.min_stages, MIN_SLOW_SHARE * stages):
             return f"slow in only {slow} of {stages} stages"
-        if found.last - found.first < limits.min_span_ms:
-            return f"all within {limits.min_span_ms // 60_000} minutes: it may have passed"
-        return chance(found.p_value, limit)
+        if max(it.last for it in window) - min(it.first for it in window) < rules.min_span_ms:
+            return f"all within {rules.min_span_ms // 60_000} minutes: it may have passed"
+        return chance(p_value, limit)
 
-    def _like_another(self, found: Slowness, excess: float) -> str | None:
+    def _like_another(self, host: str, compared: Sequence[Comparison], excess: float) -> str | None:
         """The excuse that another host is as slow and neither was ever faster: their design may be the reason."""
-        window = [it.app for it in found.comparisons]
+        window = [it.app for it in compared]
         alike = [
             peer
             for peer, own in self._excess.items()
-            if peer != found.host
+            if peer != host
             and all(app in own for app in window)
             and excess / ALIKE <= fmean(own[app] for app in window) <= excess * ALIKE
         ]
-        always = [host for host in (found.host, *alike) if not self._had_healthy_past(host, window, excess)]
-        if not alike or len(always) < 2 or found.host not in always:
+        always = [it for it in (host, *alike) if not self._had_healthy_past(it, window, excess)]
+        if not alike or len(always) < 2 or host not in always:
             return None
         return f"{', '.join(always[1:])} is as slow, and neither was ever faster: perhaps slower by design"
 
@@ -195,28 +295,14 @@ class _Table:
         past = [value for app, value in self._excess[host].items() if app not in window]
         return len(past) >= 2 and median(past) < excess / 2
 
-    def _alike(self, host: str) -> Slowness | None:
+    def _alike(self, host: str) -> NodeFinding | None:
         """A host that is slower by design."""
         own = self._own[host]
         if host not in self._slower:
             return None
         slowdown = exp(median(log(it.slowdown) for it in own))
         excuse = f"{len(self._slower)} hosts are alike ({slowdown:.1f}x): slower by design"
-        return Slowness(
-            host=host,
-            metric=self._metric,
-            slowdown=slowdown,
-            low=slowdown,
-            high=slowdown,
-            p_value=1.0,
-            comparisons=own,
-            differing=own,
-            strangers=self._strangers(host),
-            excuse=excuse,
-        )
-
-    def _strangers(self, host: str) -> frozenset[str]:
-        return frozenset(other for other, kind in self._kinds.items() if kind != self._kinds[host])
+        return self._finding(host, own, own, (slowdown, slowdown, slowdown), 1.0, excuse)
 
 
 def chance(p_value: float, limit: float) -> str | None:

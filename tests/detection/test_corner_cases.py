@@ -11,10 +11,11 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
-from blocklist.detection.heuristics import Rules, judge
+from blocklist.detection.heuristics import judge
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
+from blocklist.detection.slowness import Rules
 from tests.detection.synthetic_logs import event_log
 
 Event = dict[str, Any]

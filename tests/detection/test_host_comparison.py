@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from blocklist.detection.heuristics import Rules, judge
+from blocklist.detection.heuristics import judge
 from blocklist.detection.node_summary import FailureClass, NodeSummary
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.schemas import FACTS, NODES, conform
+from blocklist.detection.slowness import Rules
 
 Fact = dict[str, Any]
 FactChange = Callable[[str, int, str, int, random.Random], Fact]

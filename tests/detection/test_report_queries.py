@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blocklist.detection import report
-from blocklist.detection.heuristics import NodeVerdict, Rules, judge
+from blocklist.detection.heuristics import NodeVerdict, judge
 from blocklist.detection.node_summary import FailureClass, Metric
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.report_plots import BINS, MAX_STAGES, Suspect
 from blocklist.detection.schemas import FACTS
+from blocklist.detection.slowness import Rules
 from tests.detection.test_host_comparison import APPS, failed, half_speed, in_scenario, slow_server, stages, task
 
 SCENARIOS = {"slow": half_speed, "server": slow_server}

@@ -13,11 +13,12 @@ from benchmarks.detection_quality.event_log import write_event_logs
 from benchmarks.detection_quality.facts import host_name
 from benchmarks.detection_quality.outcomes import OURS, evaluate, run_evidence, summaries
 from benchmarks.detection_quality.runs import MAX_ATTEMPTS, draw_run
-from blocklist.detection.heuristics import Rules, judge
+from blocklist.detection.heuristics import judge
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.node_summary import NodeSummary, summarize
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
+from blocklist.detection.slowness import Rules
 
 
 def without_names(node: NodeSummary) -> list[object]:

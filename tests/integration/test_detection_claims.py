@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
+from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.node_summary import summarize
 from blocklist.detection.proposals import (
     JudgedNodes,
@@ -19,6 +19,7 @@ from blocklist.detection.proposals import (
     propose,
 )
 from blocklist.detection.session import apply, find_releases, history_of, remove_claims
+from blocklist.detection.slowness import HOUR_MS, Rules, Severity
 from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError
 from blocklist.model.node import BlockAction

@@ -10,7 +10,7 @@ import pytest
 
 from blocklist.detection.events import MAX_TIME
 from blocklist.detection.follow_mode import ReportedNames, ReportedVerdicts
-from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
+from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.node_summary import ApplicationFailures, FailureClass, Metric, NodeSummary, summarize
 from blocklist.detection.proposals import (
     JudgedNodes,
@@ -22,6 +22,7 @@ from blocklist.detection.proposals import (
     release,
     too_few_hosts,
 )
+from blocklist.detection.slowness import HOUR_MS, Rules, Severity
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode

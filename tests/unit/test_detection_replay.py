@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from blocklist.detection.heuristics import HOUR_MS, Rules
 from blocklist.detection.node_summary import (
     ApplicationFailures,
     FailureClass,
@@ -24,6 +23,7 @@ from blocklist.detection.proposals import (
     effect,
     replay,
 )
+from blocklist.detection.slowness import HOUR_MS, Rules
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import BlockAction, BlockedNode

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blocklist.detection.heuristics import HOUR_MS, Rules
 from blocklist.detection.options import RuleSet, parser, read_rules, rule_set
+from blocklist.detection.slowness import HOUR_MS, Rules
 from blocklist.model.errors import InvalidError
 
 ALL = """

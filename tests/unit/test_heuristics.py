@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import BlockAction
-from blocklist.detection.heuristics import (
-    HOUR_MS,
-    Rules,
-    Severity,
-    binomial_tail,
-    extend_for_repeats,
-    judge,
-)
+from blocklist.detection.heuristics import binomial_tail, extend_for_repeats, judge
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     COUNTED_BY_PARTITION,
@@ -32,6 +25,7 @@ from blocklist.detection.node_summary import (
     tally,
 )
 from blocklist.detection.proposals import Proposal, propose
+from blocklist.detection.slowness import HOUR_MS, Rules, Severity
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode

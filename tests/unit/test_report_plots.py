@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from blocklist.detection.heuristics import NodeVerdict, Severity
+from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, HostInApplication, Metric
 from blocklist.detection.report_plots import (
     MAX_RUNS,
@@ -26,6 +26,7 @@ from blocklist.detection.report_plots import (
     times_picture,
     what_it_shows,
 )
+from blocklist.detection.slowness import Severity
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
