@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from app.alertmanager import AlertmanagerPost, AlertOutcome, AlertsBody, parse_post
-from app.api.parameters import KNOWN_PARAMETERS, ClaimsOperator, author, body_schema, parse_in_turns, read_body
+from app.api.parameters import (
+    KNOWN_PARAMETERS,
+    ApiRouter,
+    ClaimsOperator,
+    author,
+    body_schema,
+    parse_in_turns,
+    read_body,
+)
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError
 from blocklist.wire.body import Json, dump_json
 
-router = APIRouter(tags=["Integrations"], dependencies=[KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Integrations"], dependencies=[KNOWN_PARAMETERS])
 
 MAX_POST_BODY: Final = 2 * 1024 * 1024
 """Maximum size of a post, in bytes."""

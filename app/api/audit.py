@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_ADMIN, AuthorName, From, Page, Until
+from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_ADMIN, ApiRouter, AuthorName, From, Page, Until
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from app.store.audit import AuditFilter
@@ -14,10 +14,9 @@ from blocklist.model.errors import InvalidError
 from blocklist.wire.audit import AuditKind, AuditPage, audit_body
 from blocklist.wire.body import dump_json
 
-router = APIRouter(tags=["Audit"], dependencies=[REQUIRE_ADMIN, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Audit"], dependencies=[REQUIRE_ADMIN, KNOWN_PARAMETERS])
 
 
-@router.head("/audit", include_in_schema=False)
 @router.get(
     "/audit",
     summary="The audit log",

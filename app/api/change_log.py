@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import structlog
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from starlette.types import Receive, Send
 
 from app.api.parameters import (
     KNOWN_PARAMETERS,
     REQUIRE_READER,
+    ApiRouter,
     AuthorName,
     From,
     MinRevision,
@@ -34,7 +35,7 @@ from blocklist.wire.changes import ChangesPage, change_body
 
 log = structlog.get_logger(__name__)
 
-router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Changes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -86,7 +87,6 @@ async def _change_filter(
     return ChangeFilter(node_id=node_id, created_by=created_by, kinds=tuple(types or ()), begin=begin, end=end)
 
 
-@router.head("/blocklist/changes", dependencies=[MinRevision], include_in_schema=False)
 @router.get(
     "/blocklist/changes",
     summary="The change log",
@@ -153,8 +153,9 @@ def _page_response(request: Request, page: PageRequest, found: list[Change], rev
     return response
 
 
-@router.get(
+@router.api_route(
     "/blocklist/watch",
+    methods=["GET"],
     summary="Watch changes",
     operation_id="watchChanges",
     response_class=Response,

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Final, NamedTuple
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from app.api.change import (
@@ -26,6 +26,7 @@ from app.api.parameters import (
     EMPTY_BODY,
     KNOWN_PARAMETERS,
     REQUIRE_READER,
+    ApiRouter,
     MinRevision,
     NodeId,
     Page,
@@ -114,7 +115,7 @@ class ClaimedNodes(NamedTuple):
         )
 
 
-router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Claims"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _ANY: Final = r"[^*/\x00-\x1f\x7f-\x9f\ufffd]"
 _EDGE: Final = r"[^\s*/.\x00-\x1f\x7f-\x9f\ufffd]"
@@ -161,7 +162,6 @@ Owner = Annotated[str, Depends(_owner)]
 """An owner from the path, validated. Raises InvalidError."""
 
 
-@router.head("/blocklist/nodes/{node_id}/claims", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/blocklist/nodes/{node_id}/claims",
     summary="The claims on a node",
@@ -236,7 +236,6 @@ async def delete_claim(request: Request, node_id: NodeId, owner: Owner, change: 
     return await remove_claim(request, node_id, owner, change)
 
 
-@router.head("/claims", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/claims",
     summary="Claims and dismissals on all nodes",

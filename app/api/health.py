@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.api.parameters import PUBLIC, REQUIRE_READER
+from app.api.parameters import PUBLIC, REQUIRE_READER, ApiRouter
 from app.api.responses import problem_responses
 from app.service import service_of
 
-router = APIRouter(tags=["Health"])
+router = ApiRouter(tags=["Health"])
 
 
-@router.head("/healthz", dependencies=[PUBLIC], include_in_schema=False)
 @router.get(
     "/healthz",
     dependencies=[PUBLIC],
@@ -26,7 +25,6 @@ async def healthz() -> PlainTextResponse:
     return PlainTextResponse("ok\n")
 
 
-@router.head("/readyz", dependencies=[PUBLIC], include_in_schema=False)
 @router.get(
     "/readyz",
     summary="Readiness",
@@ -52,7 +50,6 @@ async def readyz(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"ready, but {' and '.join(faults)}; see the log\n" if faults else "ready\n")
 
 
-@router.head("/metrics", dependencies=[REQUIRE_READER], include_in_schema=False)
 @router.get(
     "/metrics",
     dependencies=[REQUIRE_READER],

@@ -9,11 +9,11 @@ from http import HTTPStatus
 from itertools import combinations
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 
 from app.api.node_status import task_managers_on
 from app.api.nodes import ReadSelector, warnings_of
-from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_READER, NodeId, Page, PageRequest
+from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_READER, ApiRouter, NodeId, Page, PageRequest
 from app.api.responses import FROM_MEMORY, JsonResponse, age_header, problem_responses, revision_headers
 from app.engine.cached_list import matches_etag
 from app.service import Service, service_of
@@ -26,7 +26,7 @@ from blocklist.model.selector import Selector
 from blocklist.wire.body import Json, dump_json
 from blocklist.wire.listeners import DriftListBody, KnownNodeBody, KnownNodesPage, drift_list_body
 
-router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _KINDS: Final = {
     SourceKind.FILE: "file",
@@ -46,7 +46,6 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 IfNoneMatch = Annotated[list[str] | None, Header(description="ETags that the client has stored.")]
 
 
-@router.head("/nodes", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/nodes",
     summary="The nodes there are",
@@ -83,7 +82,6 @@ def _nodes_after(inventory: Inventory, selector: Selector | None, page: PageRequ
     return [inventory.get(node_id) for node_id in selected[begin : begin + limit]], len(selected)
 
 
-@router.head("/nodes/{node_id}", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/nodes/{node_id}",
     summary="One node",
@@ -199,7 +197,6 @@ def _response(request: Request, body: Json, tag: str, if_none_match: list[str] |
 # Drift: nodes that are not as the list says.
 
 
-@router.head("/drift", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/drift",
     summary="Nodes that are not as the list says",

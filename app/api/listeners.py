@@ -6,7 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import AfterValidator
 
 from app.api.parameters import (
@@ -14,6 +14,7 @@ from app.api.parameters import (
     REQUIRE_LISTENER,
     REQUIRE_READER,
     Admin,
+    ApiRouter,
     ListenerRole,
     ResourceId,
     authenticate,
@@ -46,12 +47,11 @@ from blocklist.wire.listeners import (
     modes_body,
 )
 
-router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Listeners"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 # Before the routes of one listener: its id may be any, but not `modes`.
 
 
-@router.head("/listeners/modes", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/listeners/modes",
     summary="The modes that are set for listeners",
@@ -239,7 +239,6 @@ async def _check_may_act_for(request: Request, listener_id: str) -> None:
         (await authenticate(request)).check_may_register(listener_id, registered.listener.role)
 
 
-@router.head("/listeners", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/listeners",
     summary="All listeners",
@@ -255,7 +254,6 @@ async def get_listeners(request: Request) -> Response:
     return JsonResponse(request, dump_json({"listeners": listeners}))
 
 
-@router.head("/listeners/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/listeners/{id}",
     summary="One listener",
@@ -270,7 +268,6 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     return JsonResponse(request, dump_json(_one_body(service, await service.registry.get(listener_id))))
 
 
-@router.head("/jobs", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/jobs",
     summary="The jobs that run, with and without an agent",
@@ -305,7 +302,6 @@ def _source_body(source: JobSource) -> Json:
     }
 
 
-@router.head("/taskmanagers/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/taskmanagers/{id}",
     summary="The node of a TaskManager",
@@ -358,10 +354,9 @@ def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntr
 
 # Evidence: problems with nodes, as reported by running applications.
 
-evidence_router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+evidence_router = ApiRouter(tags=["Evidence"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 
-@evidence_router.head("/evidence", dependencies=[FROM_MEMORY], include_in_schema=False)
 @evidence_router.get(
     "/evidence",
     summary="Reported problems with nodes",

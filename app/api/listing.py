@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 
 from app.api.nodes import ReadSelector, selected_by, warnings_of
 from app.api.parameters import (
     KNOWN_PARAMETERS,
     REQUIRE_READER,
+    ApiRouter,
     MinRevision,
     Timestamp,
     check_after_wait,
@@ -30,7 +31,7 @@ from blocklist.model.node import BlockedNode
 from blocklist.model.selector import Selector
 from blocklist.wire.nodes import ListedNode
 
-router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["The list"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 _NODES_PER_TURN = 500
 _EXAMPLE = {
@@ -49,7 +50,6 @@ LIST_HEADERS = {
 }
 
 
-@router.head("/blocklist", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/blocklist",
     summary="The blocked nodes",

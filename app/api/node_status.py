@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
-from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_READER, MinRevision, NodeId
+from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_READER, ApiRouter, MinRevision, NodeId
 from app.api.responses import JsonResponse, problem_responses
 from app.listeners.state import ListenerEntry
 from app.service import Service, service_of
@@ -140,14 +140,13 @@ def state_at_all(service: Service, change: Change, listeners: Sequence[ListenerP
     )
 
 
-router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 AMBIGUOUS: Final = (
     "The id is the short name of several blocked nodes (`type` ends in `ambiguous-node`): `blockedNodes`."
 )
 
 
-@router.head("/blocklist/nodes/{node_id}/status", dependencies=[MinRevision], include_in_schema=False)
 @router.get(
     "/blocklist/nodes/{node_id}/status",
     summary="Which listeners have applied a node's last change",

@@ -8,7 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from app.api.change import Blocking, Freeing, Replace, RequestedChange, node_etag, remove_claim, require_known
 from app.api.node_status import AMBIGUOUS
@@ -16,6 +16,7 @@ from app.api.parameters import (
     EMPTY_BODY,
     KNOWN_PARAMETERS,
     REQUIRE_READER,
+    ApiRouter,
     MinRevision,
     NodeId,
     body_schema,
@@ -180,7 +181,7 @@ def warnings_of(service: Service, selector: Selector | None) -> list[tuple[bytes
     return [(b"warning", b'299 - "%b"' % hint.encode()) for hint in hints]
 
 
-router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Nodes"], dependencies=[REQUIRE_READER, KNOWN_PARAMETERS])
 
 # Access to an enum member is a Python call, so do it once.
 _CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
@@ -212,8 +213,6 @@ _UNBLOCKED: Final[dict[str, Any]] = {
 }
 
 
-@router.head("/blocklist/nodes/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
-@router.head("/blocklist/node/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get("/blocklist/node/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/blocklist/nodes/{node_id}",

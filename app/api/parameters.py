@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.requests import ClientDisconnect
@@ -173,10 +173,20 @@ KNOWN_PARAMETERS: Any = Depends(known_parameters)
 """For all routers of the API, but of health and downloads, to whose URLs others add their own parameters."""
 
 
+class ApiRouter(APIRouter):
+    """Whatever answers GET answers HEAD too, which the API document leaves out."""
+
+    def get(self, *args: Any, **options: Any) -> Callable[[C], C]:
+        answer_get = super().get(*args, **options)
+        answer_head = self.head(*args, dependencies=options.get("dependencies"), include_in_schema=False)
+        return lambda endpoint: answer_head(answer_get(endpoint))
+
+
 # Pages: one form for every list that has them. The body has `next`, which is `after` of the next page.
 
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

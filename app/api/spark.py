@@ -12,13 +12,14 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 
 from app.api.listing import LIST_HEADERS, PreparedResponse
 from app.api.parameters import (
     KNOWN_PARAMETERS,
     PUBLIC,
     REQUIRE_READER,
+    ApiRouter,
     MinRevision,
     check_after_wait,
     require_revision,
@@ -31,7 +32,7 @@ from app.watch import run_until_disconnect, wait_seconds
 from blocklist.model.errors import NotFoundError
 from blocklist.spark.jar import JAR_NAME, jar_path
 
-router = APIRouter(tags=["Spark"])
+router = ApiRouter(tags=["Spark"])
 
 _JAR_TYPE: Final = "application/octet-stream"
 _EXAMPLE: Final = (
@@ -58,11 +59,6 @@ _JAR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.head(
-    "/blocklist/table",
-    dependencies=[REQUIRE_READER, KNOWN_PARAMETERS, MinRevision, FROM_MEMORY],
-    include_in_schema=False,
-)
 @router.get(
     "/blocklist/table",
     summary="The blocked nodes as drivers need them",
@@ -109,7 +105,6 @@ async def _until_changed(view: ListView, etags: bytes, seconds: int) -> None:
     await table.changed.wait_for(lambda: view.closed or not table.current().matches(etags), seconds)
 
 
-@router.head(f"/spark/{JAR_NAME}", dependencies=[PUBLIC], include_in_schema=False)
 @router.get(
     f"/spark/{JAR_NAME}",
     summary="The agent for Spark drivers",

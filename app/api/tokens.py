@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from app.api.parameters import (
     KNOWN_PARAMETERS,
     PUBLIC,
     REQUIRE_ADMIN,
     Admin,
+    ApiRouter,
     Reader,
     ResourceId,
     body_schema,
@@ -35,10 +36,9 @@ from blocklist.wire.tokens import (
     token_body,
 )
 
-router = APIRouter(tags=["Tokens"], dependencies=[KNOWN_PARAMETERS])
+router = ApiRouter(tags=["Tokens"], dependencies=[KNOWN_PARAMETERS])
 
 
-@router.head("/whoami", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/whoami",
     summary="The name and role of your credentials",
@@ -64,7 +64,6 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
     return JsonResponse(request, dump_json(body))
 
 
-@router.head("/issuers", dependencies=[PUBLIC, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/issuers",
     summary="Where people log in with the command",
@@ -143,7 +142,6 @@ async def create_token(service: Service, wanted: TokenRequest, origin: Origin) -
     )
 
 
-@router.head("/tokens", dependencies=[REQUIRE_ADMIN], include_in_schema=False)
 @router.get(
     "/tokens",
     summary="All tokens",
