@@ -54,15 +54,6 @@ def test_a_block_ends_at_its_end_even_if_the_service_is_dead(
     assert min(start.at for start in starts if start.host == B) >= end
 
 
-def test_a_stopped_agent_leaves_no_block_behind(
-    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
-) -> None:
-    block(B)
-    agent.stop()
-    assert agent.status().blocked == {}
-    await_use(spark, cluster, B)
-
-
 def test_a_shuffle_job_is_correct_while_hosts_are_blocked_and_freed(
     spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:

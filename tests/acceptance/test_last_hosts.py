@@ -7,36 +7,11 @@ from typing import TYPE_CHECKING
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
-from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, StartAgent
+from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C
 from tests.acceptance.jobs import Job, await_use, used_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def test_of_equal_blocks_the_oldest_is_refused_and_applied_when_another_ends(
-    spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
-) -> None:
-    block(B)
-    block(A)
-    service.block(C, "test")
-    wait_until(lambda: set(agent.status().refused) == {B}, 90, "the oldest to be refused")
-    service.unblock(A)
-    wait_until(lambda: agent.status().blocked == {B: B, C: C} and not agent.status().refused, 90, "the block on B")
-    assert used_hosts(spark, cluster) == {A}
-
-
-def test_tasks_continue_on_a_host_whose_evacuation_is_refused(
-    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
-) -> None:
-    agent = start_agent(spark, keep_hosts=3)
-    job = Job(spark, cluster, 12, hold_on=[B])
-    job.await_running(B)
-    service.block(B, "test", action=EVACUATE)
-    wait_until(lambda: set(agent.status().refused) == {B}, 90, "the refusal")
-    job.release()
-    assert B in job.hosts()
-    assert len(job.starts()) == 12
 
 
 def test_a_failed_task_is_retried_on_the_only_open_host(

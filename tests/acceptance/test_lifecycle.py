@@ -5,8 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import pytest
-
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
@@ -18,22 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_first_list_is_applied_when_start_returns(
-    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
-) -> None:
-    service.block(B, "test")
-    status = start_agent(spark).status()
-    assert (status.running, status.connected, status.blocked) == (True, True, {B: B})
-    assert status.revision == service.snapshot().revision
-
-
 def test_as_a_context_manager_it_stops_at_the_end(
     spark: SparkSession, cluster: Cluster, service: BlocklistClient, service_process: ServiceProcess
 ) -> None:
     service.block(B, "test")
     with BlocklistAgent.start(spark, url=service_process.url) as agent:
         assert used_hosts(spark, cluster) == {A, C}
-    assert not agent.status().running
+    assert (agent.status().running, agent.status().blocked) == (False, {})
     await_use(spark, cluster, B)
     agent.stop()
 
@@ -55,7 +44,8 @@ def test_starts_share_one_agent_which_ends_with_the_last(
     service.block(A, "test")
     service.block(B, "test", action=EVACUATE)
     first = start_agent(spark)
-    assert first.status().blocked == {A: A, B: B}
+    status = first.status()
+    assert (status.running, status.connected, status.blocked) == (True, True, {A: A, B: B}), "when start returns"
     tracker = spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().get()
     # Of two values the stricter one counts.
     second = start_agent(spark, keep_hosts=2)
@@ -84,17 +74,6 @@ def test_starts_at_the_same_time_share_one_agent(
         assert agent.status().running
         agent.stop()
     assert not spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().isDefined()
-
-
-@pytest.mark.parametrize("keep_hosts", [0, -1])
-def test_keep_hosts_must_be_at_least_one(spark: SparkSession, start_agent: StartAgent, keep_hosts: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        start_agent(spark, keep_hosts=keep_hosts)
-
-
-def test_a_session_without_a_driver_in_this_process_is_rejected() -> None:
-    with pytest.raises(TypeError, match="where the driver runs"):
-        BlocklistAgent.start(object())  # type: ignore[arg-type]
 
 
 def agent_threads(spark: SparkSession) -> list[str]:

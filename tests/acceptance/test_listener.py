@@ -33,8 +33,6 @@ def test_a_block_that_would_leave_too_few_hosts_is_refused(
     with pytest.raises(LimitError, match=f"Listener {application} would be left with 1 usable node and needs 2"):
         service.block(C.upper().partition(".")[0], "test")
     wait_until(lambda: listeners.by_id()[application]["usableNodes"] == 2, 90, "the block")
-    with pytest.raises(ValueError, match="min_nodes"):
-        start_agent(spark, min_nodes=-1)
 
 
 def test_an_agent_that_observes_says_what_it_would_do_and_one_that_is_off_frees_all_hosts(
@@ -80,7 +78,11 @@ def test_an_agent_that_is_off_or_observes_from_its_start_has_never_closed_a_host
 
 
 def test_the_application_is_a_job_master_until_the_agent_stops(
-    spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent, listeners: ListenerApi
+    spark: SparkSession,
+    service: BlocklistClient,
+    agent: BlocklistAgent,
+    start_agent: StartAgent,
+    listeners: ListenerApi,
 ) -> None:
     service.block(B, "test")
     application = spark.sparkContext.applicationId
@@ -88,11 +90,14 @@ def test_the_application_is_a_job_master_until_the_agent_stops(
     assert agent.status().registered
     listener = listeners.by_id()[application]
     assert (listener["role"], listener["state"], listener["callbackUrl"]) == ("JOB_MASTER", "live", None)
-    assert re.fullmatch(r"0-[0-9]{13}", listener["sessionId"])
+    session = listener["sessionId"]
+    assert re.fullmatch(r"0-[0-9]{13}", session)
     wait_until(lambda: bool(listeners.task_managers(B)), 90, "the executors")
     agent.stop()
     assert not agent.status().registered
     assert (listeners.by_id(), listeners.task_managers(B)) == ({}, [])
+    await_registration(start_agent(spark))
+    assert session < listeners.by_id()[application]["sessionId"]
 
 
 def test_an_agent_that_stops_during_a_slow_heartbeat_deregisters(
@@ -268,13 +273,6 @@ def test_with_all_hosts_blocked_the_weakest_block_is_refused_with_a_reason(
     assert listeners.status(A)["refused"] is None
 
 
-def test_a_put_can_wait_until_it_is_applied(spark: SparkSession, agent: BlocklistAgent, listeners: ListenerApi) -> None:
-    body = {"action": "MARK_BLOCKED", "cause": "test"}
-    answer = listeners.http.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
-    assert (answer.status_code, answer.headers["Blocklist-Applied"]) == (201, "1/1")
-    assert agent.status().blocked == {B: B}
-
-
 def test_a_canary_claim_counts_as_applied_and_a_mark_closes_its_canary(
     spark: SparkSession, cluster: Cluster, agent: BlocklistAgent, listeners: ListenerApi
 ) -> None:
@@ -290,18 +288,6 @@ def test_a_canary_claim_counts_as_applied_and_a_mark_closes_its_canary(
     assert used_hosts(spark, cluster) == {A, C}
     assert listeners.http.delete(path, headers=wait).headers["Blocklist-Applied"] == "1/1"
     await_use(spark, cluster, B)
-
-
-def test_a_later_agent_has_a_later_session(
-    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
-) -> None:
-    sessions = []
-    for _ in range(2):
-        agent = start_agent(spark)
-        await_registration(agent)
-        sessions.append(listeners.by_id()[spark.sparkContext.applicationId]["sessionId"])
-        agent.stop()
-    assert sessions[0] < sessions[1]
 
 
 def test_a_restarted_service_receives_all_reports_again(

@@ -160,10 +160,6 @@ class Kubelets:
         file = self.folder / pod_uid / "log"
         return file.read_text(errors="replace") if file.exists() else ""
 
-    def process(self, pod_uid: str) -> subprocess.Popen[bytes]:
-        """The process of a pod that has been started."""
-        return self._pods[pod_uid].process
-
     def _is_tainted_as_new(self, name: str) -> bool:
         taints = self.node(name)["spec"].get("taints") or []
         return any(taint["key"].startswith("node.kubernetes.io/") for taint in taints)

@@ -68,9 +68,6 @@ class Scene:
     def wait_applied(self, node: str) -> None:
         self.wait(lambda: self.listener(node)["applied"])
 
-    def wait_refused(self, node: str, words: str) -> None:
-        self.wait(lambda: words in (self.listener(node)["refused"] or ""))
-
     def wait_not_here(self, *nodes: str) -> None:
         self.wait(lambda: all(self.listener(node)["notHere"] for node in nodes))
 

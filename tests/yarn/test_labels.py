@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlocklistClient
-from tests.integration.manager_process import run_module
 from tests.integration.process import ServiceProcess
 from tests.yarn.cluster import MEGABYTES, VCORES, YarnCluster
 from tests.yarn.scene import EVACUATE, MARK, W1, W2, W3, Scene
@@ -175,22 +174,3 @@ def test_labels_of_a_host_and_of_its_node_manager_are_given_back(scene: Scene) -
         scene.wait(lambda: scene.labels() == {W1: "blocklist--ssd"})
         scene.unblock(W1)
         scene.wait(lambda: scene.labels() == {W1: "ssd"})
-
-
-def test_a_minimum_of_nodes_stays_in_service(scene: Scene) -> None:
-    # Blocked before the manager registers: the service does not know of the minimum yet.
-    for host in (W3, W1, W2):
-        scene.block(host)
-    with scene.manager("--min-nodes", "1"):
-        scene.wait_refused(W2, "fewer than 1 nodes (--min-nodes)")
-        assert scene.labels().keys() == {W1, W3}
-
-
-def test_once_and_dry_run(scene: Scene) -> None:
-    scene.block(W1)
-    options = ("yarn", "--url", scene.service.url, "--resource-manager", scene.yarn.url, "--user", "root")
-    planned = run_module("blocklist.managers", *options, "--dry-run")
-    assert planned.stdout.startswith(f"Node {W1} is blocked without end (hot): it gets no new containers"), planned
-    assert scene.labels() == {}
-    assert run_module("blocklist.managers", *options, "--once").returncode == 0
-    assert scene.labels() == {W1: "blocklist"}
