@@ -11,9 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Final, Generic, TypeVar
+from typing import IO, Final, TypeVar
 
 from blocklist.managers.plan import ManagerError
 
@@ -187,35 +188,21 @@ class Stopping:
         After `seconds`, or when this is set, `abandon` is called, and TimeoutError or StoppedError raised; the thread
         ends on its own, or with the process.
         """
-        call = _Call(function)
+        future = Future[T]()
+        threading.Thread(target=_run, args=(function, future), name="blocklist-call", daemon=True).start()
         deadline = time.monotonic() + seconds
-        while not call.done.wait(_CHECK_SECONDS):
+        while not wait([future], _CHECK_SECONDS).done:
             if self.is_set():
                 abandon()
                 raise StoppedError("The manager is stopping.")
             if time.monotonic() >= deadline:
                 abandon()
                 raise TimeoutError(f"no complete response within {seconds:g} s")
-        return call.result()
+        return future.result()
 
 
-class _Call(Generic[T]):
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.done = threading.Event()
-        self._function = function
-        self._outcome: list[T] = []
-        self._error: BaseException | None = None
-        threading.Thread(target=self._run, name="blocklist-call", daemon=True).start()
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._outcome[0]
-
-    def _run(self) -> None:
-        try:
-            self._outcome.append(self._function())
-        except BaseException as error:
-            self._error = error
-        finally:
-            self.done.set()
+def _run(function: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

@@ -237,10 +237,6 @@ class ListedNodes(Generic[T]):
         self._seen = {name: each for name, each in self._seen.items() if now - each[1] < NOT_LISTED_SECONDS}
         return {name: node for name, (node, _) in self._seen.items() if name not in listed}
 
-    def reason(self, name: str) -> str:
-        """Why it is not known whether the block of such a node is in force."""
-        return not_listed_reason(self._system, name)
-
 
 def absent(system: str, ids: Iterable[str], listed: Collection[str], missing: Collection[str] = ()) -> NotInForce:
     """The state of ids that mean no node: not here, if the answer with the `listed` nodes is the whole inventory.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -35,6 +35,7 @@ from blocklist.managers.plan import (
     format_end,
     free_steps,
     merged_block,
+    not_listed_reason,
 )
 from blocklist.model.node import BlockedNode
 from blocklist.model.reported_node import NodeFacts, make_label_value
@@ -143,7 +144,7 @@ class SlurmManager:
         nodes = self._read()
         missing = self._listed.not_listed({node.name: node for node in nodes}, time.monotonic())
         self._names.others = desired.others
-        plan = make_plan(desired.nodes, nodes, missing, self._listed.reason, self._names)
+        plan = make_plan(desired.nodes, nodes, missing, self._names)
         return replace(plan, platform=self._read_platform(), verb="drain")
 
     def _read_platform(self) -> str:
@@ -185,9 +186,6 @@ class SlurmManager:
         rest = iter(names)
         while batch := list(islice(rest, NODES_PER_COMMAND)):
             run([*self._command, "update", f"nodename={','.join(batch)}", *assignments], timeout=self._timeout)
-
-
-_NONE: Final[Mapping[str, SlurmNode]] = {}
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
@@ -238,16 +236,14 @@ def _labels(partitions: Sequence[str], features: Sequence[str]) -> list[tuple[st
 def make_plan(
     blocked: Mapping[str, BlockedNode],
     current: Iterable[SlurmNode],
-    missing: Mapping[str, SlurmNode] = _NONE,
-    reason_of_missing: Callable[[str], str] = str,
-    names: NodeNames | None = None,
+    missing: Mapping[str, SlurmNode],
+    names: NodeNames,
 ) -> SlurmPlan:
     """The steps from `current` to `blocked`. `names`, which are updated, decide which nodes an id means.
 
     `missing` are nodes that Slurm has listed before, and does not now, by name.
     """
     nodes = {node.name: node for node in current}
-    names = names or NodeNames()
     names.update(node.facts for node in [*nodes.values(), *missing.values()])
     matches = {node_id: names.meant_by(node_id) for node_id in sorted(blocked)}
     ids = _ids_by_node(matches, nodes)
@@ -267,7 +263,7 @@ def make_plan(
     pending: dict[str, str] = {}
     for node_id, found in matches.items():
         if unlisted := [name for name in found if name in missing]:
-            pending[node_id] = reason_of_missing(unlisted[0])
+            pending[node_id] = not_listed_reason("Slurm", unlisted[0])
         elif unavailable := [nodes[name] for name in found if nodes[name].out_of_service]:
             refused[node_id] = f"Node {unavailable[0].name} is {unavailable[0].state}: left unchanged."
         elif evacuates(blocked[node_id]) and (busy := [name for name in found if not nodes[name].empty]):
@@ -276,7 +272,7 @@ def make_plan(
             )
     for name, node in missing.items():
         if node.drained_by_us and node.drained and not any(name in found for found in matches.values()):
-            pending[name] = f"Not known to be free again. {reason_of_missing(name)}"
+            pending[name] = f"Not known to be free again. {not_listed_reason('Slurm', name)}"
     return SlurmPlan(
         steps=tuple(steps),
         not_in_force=others | NotInForce(refused=refused, pending=pending),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def node(node_id: str, action: BlockAction = BLOCK, end: int = PERMANENT, cause:
 
 def by_id(*nodes: BlockedNode) -> dict[str, BlockedNode]:
     return {node.id: node for node in nodes}
+
+
+def slurm_plan(
+    blocked: dict[str, BlockedNode],
+    current: Iterable[SlurmNode],
+    missing: Iterable[SlurmNode] = (),
+    names: NodeNames | None = None,
+) -> slurm.SlurmPlan:
+    return slurm.make_plan(blocked, current, {node.name: node for node in missing}, names or NodeNames())
 
 
 ids = st.sampled_from(["n1", "n2", "N3", "n4.example", "n5", "10.0.0.7"])
@@ -134,16 +144,16 @@ class TestSlurm:
         blocked = by_id(node("rack1-u7"))
         names = NodeNames()
         names.others = OtherNames(known={}, since_start=blocked)
-        plan = slurm.make_plan(blocked, current, names=names)
+        plan = slurm_plan(blocked, current, names=names)
         assert (plan.undrain, plan.withheld, plan.unresolved) == ((), ["w7", "w8"], ["rack1-u7"])
         names.others = OtherNames(known={"rack1-u7": ["w7"]}, since_start=blocked)
-        assert slurm.make_plan(blocked, current, names=names).undrain == ("w8",)
+        assert slurm_plan(blocked, current, names=names).undrain == ("w8",)
         names.others = OtherNames(known={})
-        assert slurm.make_plan(blocked, current, names=names).undrain == ("w7", "w8"), "no former process had the block"
+        assert slurm_plan(blocked, current, names=names).undrain == ("w7", "w8"), "no former process had the block"
 
     def test_a_name_or_an_address_that_nodes_share_is_not_said_to_be_elsewhere(self) -> None:
         current = [SlurmNode(name=it, states=IDLE, names=["10.0.0.7", f"host-{it}"]) for it in ("n1", "n2")]
-        plan = slurm.make_plan(by_id(node("10.0.0.7"), node("HOST-n2.a"), node("n3")), current)
+        plan = slurm_plan(by_id(node("10.0.0.7"), node("HOST-n2.a"), node("n3")), current)
         assert list(plan.drain) == ["n2"]
         assert "means 2 nodes: n1, n2" in plan.not_in_force.refused["10.0.0.7"]
         assert plan.not_in_force.not_here == {"n3"}
@@ -164,15 +174,15 @@ class TestSlurm:
     def test_an_applied_plan_matches_the_list_and_leaves_other_nodes_unchanged(
         self, blocked: dict[str, BlockedNode], current: list[SlurmNode]
     ) -> None:
-        plan = slurm.make_plan(blocked, current)
+        plan = slurm_plan(blocked, current)
         after = [self.applied(plan, node) for node in current]
-        again = slurm.make_plan(blocked, after)
+        again = slurm_plan(blocked, after)
         assert again.steps == ()
         assert (again.drain, again.undrain, again.not_in_force) == ({}, (), plan.not_in_force)
         assert not slurm.not_done(plan, {it.name: it for it in after})
         for before, now in zip(current, after, strict=True):
             assert before == now or not before.out_of_service
-        freed = slurm.make_plan({}, after)
+        freed = slurm_plan({}, after)
         assert not any(node.drained_by_us and node.drained for node in (self.applied(freed, node) for node in after))
 
     @staticmethod
@@ -194,7 +204,7 @@ class TestSlurm:
             SlurmNode(name="n3", states=IDLE),
         ]
         blocked = by_id(node("n1"), node("n2"), node("n3", EVACUATE), node("n4"))
-        plan = slurm.make_plan(blocked, current)
+        plan = slurm_plan(blocked, current)
         assert plan.not_in_force.refused == {
             "n1": "Node n1 is DRAIN+IDLE, not by this manager (broken PSU): left unchanged.",
             "n2": "Node n2 is DOWN, not by this manager (Not responding): left unchanged.",
@@ -210,18 +220,18 @@ class TestSlurm:
     def test_two_ids_of_one_node_are_merged_and_the_last_one_frees_it(self) -> None:
         current = [SlurmNode(name="n1", states=IDLE, names=["10.0.0.7"])]
         both = by_id(node("N1.example.com", end=2000, cause="disk"), node("10.0.0.7", end=3000, cause="heat"))
-        first = slurm.make_plan(both, current)
+        first = slurm_plan(both, current)
         assert first.drain == {"n1": "blocklist: until 1970-01-01T00:00:03Z, heat,disk"}
         drained = [self.applied(first, current[0])]
-        one = slurm.make_plan(by_id(both["N1.example.com"]), drained)
+        one = slurm_plan(by_id(both["N1.example.com"]), drained)
         assert one.drain == {"n1": "blocklist: until 1970-01-01T00:00:02Z, disk"}
-        assert slurm.make_plan({}, drained).undrain == ("n1",)
+        assert slurm_plan({}, drained).undrain == ("n1",)
 
     def test_a_node_that_went_down_while_it_was_blocked_stays_down(self) -> None:
         down = SlurmNode(name="n1", states=frozenset({"DOWN", "DRAIN"}), reason="blocklist: without end, disk")
-        plan = slurm.make_plan({}, [down])
+        plan = slurm_plan({}, [down])
         assert (plan.undrain, plan.down) == (("n1",), frozenset({"n1"}))
-        assert slurm.make_plan({}, [self.applied(plan, down)]).unschedulable == {
+        assert slurm_plan({}, [self.applied(plan, down)]).unschedulable == {
             "n1": "DOWN, not by this manager (down since before its block ended)"
         }
 
@@ -244,35 +254,36 @@ class TestSlurm:
     ) -> None:
         reason = "blocklist: evacuate, without end, disk"
         there = SlurmNode(name="n1", states=frozenset(states), reason=reason, cpus=cpus)
-        plan = slurm.make_plan(by_id(node("n1", EVACUATE)), [there])
+        plan = slurm_plan(by_id(node("n1", EVACUATE)), [there])
         assert not plan.not_in_force.refused
         assert (plan.not_in_force.pending == {}) is empty
         assert plan.containers == ({} if empty else {"n1": ("n1", None)})
-        assert not slurm.make_plan(by_id(node("n1")), [there]).not_in_force, "a mark lets jobs finish"
+        assert not slurm_plan(by_id(node("n1")), [there]).not_in_force, "a mark lets jobs finish"
 
     @pytest.mark.parametrize(
         "state", ["IDLE+DRAIN+POWERED_DOWN", "IDLE~+DRAIN", "DOWN+POWERING_DOWN", "IDLE+CLOUD+POWERED_DOWN"]
     )
     def test_a_node_that_saves_power_is_no_drift(self, state: str) -> None:
         nodes = slurm.parse_nodes(self.LINE.format(state=state, rest="") + "\n")
-        assert slurm.make_plan({}, nodes).unschedulable == {}
+        assert slurm_plan({}, nodes).unschedulable == {}
 
     def test_a_node_that_slurm_does_not_list_any_more_stays_known_and_its_block_is_pending(self) -> None:
         n1, n2 = SlurmNode(name="n1", states=IDLE), SlurmNode(name="n2", states=IDLE)
-        plan = slurm.make_plan(by_id(node("n1"), node("N2"), node("n3")), [n1], {"n2": n2}, "{} is not listed".format)
-        assert plan.not_in_force == NotInForce(not_here=frozenset({"n3"}), pending={"N2": "n2 is not listed"})
+        why = "Not known to be in force: Slurm does not list node n2 now, but did before."
+        plan = slurm_plan(by_id(node("n1"), node("N2"), node("n3")), [n1], [n2])
+        assert plan.not_in_force == NotInForce(not_here=frozenset({"n3"}), pending={"N2": why})
         assert list(plan.drain) == ["n1"]
         assert [each.id for each in plan.all_nodes or ()] == ["n1", "n2"]
         assert plan.unschedulable == {"n2": "not listed by Slurm now"}
         drained = replace(n2, states=DRAINED, reason="blocklist: without end, disk")
-        freed = slurm.make_plan({}, [n1], {"n2": drained}, "{} is not listed".format)
-        assert freed.not_in_force.pending == {"n2": "Not known to be free again. n2 is not listed"}
+        freed = slurm_plan({}, [n1], [drained])
+        assert freed.not_in_force.pending == {"n2": f"Not known to be free again. {why}"}
 
     def test_what_scontrol_has_done_counts_when_slurm_shows_it(self) -> None:
-        plan = slurm.make_plan(by_id(node("N1")), [SlurmNode(name="n1", states=IDLE)])
+        plan = slurm_plan(by_id(node("N1")), [SlurmNode(name="n1", states=IDLE)])
         for after in ({}, {"n1": SlurmNode(name="n1", states=IDLE)}):
             assert list(slurm.not_done(plan, after).pending) == ["N1"]
-        freed = slurm.make_plan({}, [SlurmNode(name="n1", states=DRAINED, reason="blocklist: x")])
+        freed = slurm_plan({}, [SlurmNode(name="n1", states=DRAINED, reason="blocklist: x")])
         with pytest.raises(ManagerError, match="Node n1 is not freed"):
             slurm.not_done(freed, {"n1": SlurmNode(name="n1", states=DRAINED, reason="blocklist: x")})
 
@@ -335,7 +346,7 @@ Reason=x Partitions=none [u@t]
 NodeName=n2 A=1 AvailableFeatures=(null) NodeAddr=n2.b NodeHostName=shared State=IDLE Partitions=batch
 NodeName=n3 A=1 NodeAddr=127.0.0.1 NodeHostName=shared State=IDLE
 """
-        plan = slurm.make_plan({}, slurm.parse_nodes(lines))
+        plan = slurm_plan({}, slurm.parse_nodes(lines))
         features = {"feature.slurm/nvme": "", "feature.slurm/gpu_a100": ""}
         assert report_nodes(plan.all_nodes or ()) == [
             make_reported_node(

@@ -41,7 +41,6 @@ from blocklist.managers.plan import (
     NotInForce,
     PlanStep,
     TransientError,
-    not_listed_reason,
 )
 from blocklist.model.claims import Claims
 from blocklist.model.errors import BlocklistError
@@ -214,7 +213,6 @@ class KubernetesManager:
             tainted=self._note_tainted(nodes),
             missing=missing,
             machines=self._machines,
-            reason_of_missing=lambda name: not_listed_reason("Kubernetes", name),
         )
         self._machines = plan.machines
         steps = (*plan.steps, *self._plan_cordons(plan)) if self._plans_cordons else plan.steps

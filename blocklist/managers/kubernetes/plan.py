@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -22,6 +22,7 @@ from blocklist.managers.plan import (
     evacuates,
     format_end,
     merged_block,
+    not_listed_reason,
 )
 from blocklist.model.claims import ANONYMOUS, Claims
 from blocklist.model.node import BlockedNode, to_utc
@@ -253,7 +254,6 @@ def make_plan(
     on_drift: DriftPolicy = DriftPolicy.RESTORE,
     tainted: Collection[str] = (),
     missing: Mapping[str, KubernetesNode] = _NONE,
-    reason_of_missing: Callable[[str], str] = str,
     machines: Mapping[str, str] = _NO_MACHINES,
 ) -> KubernetesPlan:
     """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before.
@@ -262,7 +262,7 @@ def make_plan(
     that were blocked, by the name of the node, as far as this process knows.
     """
     targets, refused, unmatched = _targets(desired, names, nodes, machines)
-    not_known = _not_known(targets, missing, taint, reason_of_missing)
+    not_known = _not_known(targets, missing, taint)
     # That there are no nodes may be so, as in a cluster that grows when it has work; it says nothing about a node.
     others = absent("Kubernetes", unmatched, nodes, missing)
     unresolved = names.others.unresolved(unmatched)
@@ -358,15 +358,15 @@ def _not_known(
     targets: Mapping[str, _Target],
     missing: Mapping[str, KubernetesNode],
     taint: OwnTaint,
-    reason_of_missing: Callable[[str], str],
 ) -> dict[str, str]:
     """Of nodes that are not listed now: the ids of those that are blocked, and the names of those that were freed."""
     found: dict[str, str] = {}
     for name, node in missing.items():
+        why = not_listed_reason("Kubernetes", name)
         if name in targets:
-            found |= dict.fromkeys(targets[name].ids, reason_of_missing(name))
+            found |= dict.fromkeys(targets[name].ids, why)
         elif is_tainted(node, taint):
-            found[name] = f"Not known to be free again. {reason_of_missing(name)}"
+            found[name] = f"Not known to be free again. {why}"
     return found
 
 

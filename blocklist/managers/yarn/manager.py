@@ -124,7 +124,6 @@ class LabelManager:
             min_nodes=self._min_nodes,
             masters=masters,
             missing=missing,
-            reason_of_missing=self._listed.reason,
         )
 
     def apply(self, plan: LabelPlan) -> NotInForce:

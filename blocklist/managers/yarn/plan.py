@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ from blocklist.managers.plan import (
     block_step,
     evacuates,
     format_end,
+    not_listed_reason,
 )
 from blocklist.managers.yarn.node_names import Blocks
 from blocklist.model.node import BlockedNode
@@ -358,7 +359,6 @@ def make_plan(
     min_nodes: int = 0,
     masters: Mapping[str, Sequence[str]] | None = None,
     missing: Collection[str] = (),
-    reason_of_missing: Callable[[str], str] = str,
 ) -> LabelPlan:
     """The steps from `state` to `blocks`, the blocked hosts; `missing` are hosts that YARN listed before, and not now.
 
@@ -368,7 +368,7 @@ def make_plan(
     changes = _Changes(refused=dict(blocks.refused))
     # A label on the host is in force although its NodeManagers are not listed.
     unlisted = {host: blocks.ids.get(host, ()) for host in missing if host not in hosts}
-    pending = {node_id: reason_of_missing(host) for host, ids in unlisted.items() for node_id in ids}
+    pending = {node_id: not_listed_reason("YARN", host) for host, ids in unlisted.items() for node_id in ids}
     kept = _within_limit(blocks, hosts, state, marks, min_nodes, changes.refused)
     for host in sorted(hosts):
         if host in kept:
