@@ -20,16 +20,19 @@ from pyspark.errors import PySparkException
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import backtest
+from blocklist.detection.application_store import ApplicationStore
 from blocklist.detection.backtest import read
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
-from blocklist.detection.log_file import Unread, file_owner, local_files
+from blocklist.detection.log_file import Unread, local_files
 from blocklist.detection.options import RuleSet, local_paths, parser, rule_set, validate
-from blocklist.detection.pipeline import Analysis, FileOwner
+from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import (
     History,
     JudgedNodes,
+    LogOwners,
     Proposal,
     Release,
+    Summaries,
     json_line,
     judge_with_history,
     proposal_row,
@@ -100,7 +103,8 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
                 warn(sentence)
             history = cache(history_of(client))
             owners = {log.path: log.owner for log in found.logs}
-            judged, releases = _decide(analysis, rules, client, history, owners.get)
+            known = partial(analysis.owners, owners.get), partial(analysis.log_owners, owners.get)
+            judged, releases = _decide(analysis.summaries, rules, client, history, *known)
             proposals = _carry_out(args, client, judged.proposals, releases)
             few = too_few_hosts(judged.summaries)
             notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values(), *few]
@@ -120,9 +124,10 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
 
 
 def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
-    def decide(analysis: Analysis) -> BatchDecision:
+    def decide(store: ApplicationStore) -> BatchDecision:
         with open_client(args) as client:
-            judged, releases = _decide(analysis, rules, client, cache(history_of(client)), file_owner)
+            history = cache(history_of(client))
+            judged, releases = _decide(store.summaries, rules, client, history, store.owners, store.log_owners)
         return BatchDecision(judged=judged, releases=releases)
 
     def on_updates(proposals: Sequence[Proposal], releases: Sequence[Release], near_misses: Sequence[str]) -> None:
@@ -149,19 +154,20 @@ def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
 
 
 def _decide(
-    analysis: Analysis,
+    summaries: Summaries,
     rules: RuleSet,
     client: BlocklistClient | None,
     history: History,
-    owner_of: FileOwner,
+    host_owners: Callable[[], Mapping[str, int]],
+    log_owners: LogOwners,
 ) -> tuple[JudgedNodes, Sequence[Release]]:
     """What to block, and whose claims to remove."""
     kinds: Callable[[Sequence[str]], Mapping[str, str]] = partial(machine_kinds, rules, client)
     # Without a service nothing is blocked: then all hosts count.
-    confirmed = None if client is None else ConfirmedHosts(client, cache(partial(analysis.owners, owner_of)))
-    owners = None if client is None or rules.trust_logs else cache(partial(analysis.log_owners, owner_of))
+    confirmed = None if client is None else ConfirmedHosts(client, cache(host_owners))
+    owners = None if client is None or rules.trust_logs else cache(log_owners)
     judged = judge_with_history(
-        analysis.summaries,
+        summaries,
         rules.rules,
         kinds,
         history,
@@ -172,7 +178,7 @@ def _decide(
     if client is None:
         return judged, []
     try:
-        return judged, find_releases(client, judged, analysis.summaries, history, rules.rules, owners)
+        return judged, find_releases(client, judged, summaries, history, rules.rules, owners)
     except UnavailableError as error:
         # A claim that is not removed ends by itself.
         warn(f"No claim is removed early: {error}")

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import json
-import operator
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from blocklist.detection.application_store import ApplicationStore
 from blocklist.detection.heuristics import NodeVerdict
-from blocklist.detection.log_file import COMPACT, log_of
-from blocklist.detection.pipeline import Analysis, KnownNodes
+from blocklist.detection.log_file import file_owner
+from blocklist.detection.pipeline import KnownNodes
 from blocklist.detection.proposals import JudgedNodes, Proposal, Release
-from blocklist.detection.reader import FORMAT, EventLogSource, within
-from blocklist.detection.schemas import FACTS, Omission
+from blocklist.detection.reader import FORMAT, EventLogSource
+from blocklist.detection.schemas import Omission
 from blocklist.model.errors import BlocklistError
 
 TRIGGER_SECONDS: Final = 5
 """Seconds between two batches."""
-WINDOW_MS: Final = 24 * 3_600_000
-"""Length of the window that is analysed, up to now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +35,7 @@ class BatchDecision:
     releases: Sequence[Release]
 
 
-Decide = Callable[[Analysis], BatchDecision]
+Decide = Callable[[ApplicationStore], BatchDecision]
 OnUpdates = Callable[[Sequence[Proposal], Sequence[Release], Sequence[str]], None]
 """Receives proposals, releases and sentences about near misses that were not reported before."""
 OnProblems = Callable[[Sequence[str]], None]
@@ -48,7 +43,7 @@ OnProblems = Callable[[Sequence[str]], None]
 
 
 class LogFollower:
-    """Reads new lines, analyses the last 24 hours and reports new verdicts.
+    """Reads new lines, analyses their applications, and reports new verdicts on the last 24 hours.
 
     A verdict is reported once; again only if it becomes more severe, has evidence from after the end of its block, or
     is new after the node was unblocked. A near miss, or a problem, is reported when it begins. All state is in
@@ -70,8 +65,7 @@ class LogFollower:
         self._decide = decide
         self._on_updates = on_updates
         self._on_problems = on_problems
-        self._known_nodes = known_nodes
-        self._store = FactStore(spark, checkpoint / "facts")
+        self._store = ApplicationStore(checkpoint / "applications.duckdb", known_nodes, file_owner)
         self._reported = ReportedVerdicts(checkpoint / "told.json")
         self._near_misses = ReportedNames(checkpoint / "near-misses.json")
         self._releases = ReportedNames(checkpoint / "releases.json")
@@ -114,13 +108,13 @@ class LogFollower:
             raise
 
     def add_batch(self, facts: DataFrame, number: int) -> None:
-        """Store the facts of a batch, analyse the window, and report what is new."""
-        if not self._store.add(number, facts):
+        """Analyse the applications that a batch is about, decide on all in the window, and report what is new."""
+        batch = self._checkpoint / "batch"
+        facts.write.mode("overwrite").parquet(str(batch))
+        if not self._store.add(number, batch):
             return
-        now = time.time_ns() // 1_000_000
-        with Analysis.of(self._store.since(now - WINDOW_MS), self._known_nodes) as analysis:
-            self._report_problems(analysis.left_out)
-            decision = self._decide(analysis)
+        self._report_problems(self._store.name_applications())
+        decision = self._decide(self._store)
         judgement = decision.judged.judgement
         released = {it.host for it in decision.releases}
         self._reported.forget(released)
@@ -194,85 +188,3 @@ def _replace(path: Path, content: Mapping[str, Sequence[int]] | Sequence[str]) -
     new.parent.mkdir(parents=True, exist_ok=True)
     new.write_text(json.dumps(content), encoding="utf-8")
     new.replace(path)
-
-
-# The facts of a stream in Parquet files: one per batch, and one that compacts older batches.
-
-COMPACT_AFTER: Final = 50
-"""Maximum number of batch files before they are compacted."""
-
-
-class FactStore:
-    """Folders `batch-<number>` (one batch) and `until-<number>` (all batches up to this one).
-
-    A batch that is repeated after a crash replaces itself, or is ignored if an `until` folder contains it. A folder
-    counts once Spark has marked it as complete.
-    """
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
-        self._folder = folder
-
-    def add(self, number: int, facts: DataFrame) -> bool:
-        """Store a batch. Returns False if it is empty or already compacted."""
-        if number <= self._compacted_until():
-            return False
-        path = self._folder / f"batch-{number}"
-        facts.coalesce(1).write.mode("overwrite").parquet(str(path))
-        return not self._spark.read.schema(FACTS).parquet(str(path)).isEmpty()
-
-    def since(self, since: int) -> DataFrame:
-        """Return the facts from `since` (Unix ms) on; compaction deletes older ones."""
-        batches = self._batches()
-        if len(batches) > COMPACT_AFTER:
-            self._compact(batches, since)
-        return within(_without_repetition(self._read()), since, None)
-
-    def _read(self) -> DataFrame:
-        until = self._compacted_until()
-        folders = [self._path("batch", number) for number in self._batches()]
-        folders += [self._path("until", until)] if until >= 0 else []
-        return self._spark.read.schema(FACTS).parquet(*folders)
-
-    def _compact(self, batches: list[int], since: int) -> None:
-        before, last = self._compacted_until(), max(batches)
-        stored = self._read()
-        live = {log_of(file) for file in _files(stored.where(F.col("time") >= since))}
-        # What a log says of itself, in its first part, is needed as long as any part has events.
-        kept = [(file,) for file in _files(stored) if log_of(file) in live]
-        files = F.broadcast(self._spark.createDataFrame(kept, "file string"))
-        recent = within(stored, since, None).join(files, "file", "left_semi")
-        recent.coalesce(4).write.mode("overwrite").parquet(self._path("until", last))
-        for number in batches:
-            shutil.rmtree(self._path("batch", number))
-        if before >= 0:
-            shutil.rmtree(self._path("until", before))
-
-    def _path(self, kind: str, number: int) -> str:
-        return str(self._folder / f"{kind}-{number}")
-
-    def _completed(self, kind: str) -> list[int]:
-        found = self._folder.glob(f"{kind}-*/_SUCCESS")
-        return sorted(int(path.parent.name.partition("-")[2]) for path in found)
-
-    def _compacted_until(self) -> int:
-        return max(self._completed("until"), default=-1)
-
-    def _batches(self) -> list[int]:
-        until = self._compacted_until()
-        return [number for number in self._completed("batch") if number > until]
-
-
-def _files(facts: DataFrame) -> list[str]:
-    return [row["file"] for row in facts.select("file").distinct().collect()]
-
-
-def _without_repetition(facts: DataFrame) -> DataFrame:
-    """The facts without those that a compacted part repeats: the parts that it replaces may have been read before."""
-    compacted = {log_of(file) for file in _files(facts.where(F.col("file").endswith(COMPACT)))}
-    if not compacted:
-        return facts
-    of_these = reduce(operator.or_, (F.col("file").startswith(f"{log}/") for log in compacted))
-    repeated = of_these & (F.col("kind") != "broken")
-    columns = [name for name in FACTS.fieldNames() if name != "file"]
-    return facts.where(~repeated).unionAll(facts.where(repeated).dropDuplicates(columns))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
@@ -29,7 +29,7 @@ from blocklist.detection.node_summary import (
     join_evidence,
     tally,
 )
-from blocklist.detection.reader import problems
+from blocklist.detection.reader import broken_lines, problems
 from blocklist.detection.schemas import FACTS, TASK_TIMES, Omission, conform
 
 # Logs of applications on Kubernetes name pods by their IP addresses: which node each pod ran on.
@@ -40,17 +40,17 @@ from blocklist.detection.schemas import FACTS, TASK_TIMES, Omission, conform
 
 KnownNodes = Callable[[], Mapping[str, str]]
 """Returns the node of each address in the inventory."""
-_APP_ID: Final = "^spark-[0-9a-f]{32}$"
+KUBERNETES_APP_ID: Final = "^spark-[0-9a-f]{32}$"
 """App IDs that only Spark on Kubernetes makes."""
 _NODE_NAMES: Final = "Set SPARK_EXECUTOR_ATTRIBUTE_NODE_NAME in the executors' pod template to include them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodNodes:
-    """The node by application and address. `problems`: one for each application with pods on unknown nodes."""
+    """The node by application and address, and the number of each application's pods on unknown nodes."""
 
     of_address: Mapping[tuple[str, str], str]
-    problems: Sequence[Omission]
+    unknown: Mapping[str, int]
 
 
 def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequence[Omission]]:
@@ -62,7 +62,7 @@ def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequ
     named_nodes = of_these.where((F.col("kind") == "executor") & F.col("detail").isNotNull())
     executors = named_nodes.select("app", "host", "detail").distinct().collect()
     used = of_these.where(F.col("kind").isin("task", "excluded")).select("app", "host").distinct().collect()
-    found = pod_nodes(executors, used, known_nodes)
+    found = pod_nodes((row.asDict() for row in executors), [row.asDict() for row in used], known_nodes)
     spark = facts.sparkSession
     rows = [(app, address, node) for (app, address), node in found.of_address.items()]
     pods = F.broadcast(spark.createDataFrame(rows, "app string, address string, node string"))
@@ -73,20 +73,22 @@ def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequ
     named = joined.withColumn("host", F.when(is_pod, F.col("node")).otherwise(F.col("host")))
     named = named.withColumn("served_by", F.when(is_pod, F.col("server")).otherwise(F.col("served_by")))
     left_out = is_pod & F.col("kind").isin("task", "excluded") & F.col("host").isNull()
-    return conform(named.where(~left_out), FACTS), found.problems
+    return conform(named.where(~left_out), FACTS), pod_problems(found.unknown)
 
 
 def _on_kubernetes(facts: DataFrame) -> list[str]:
     """The applications on Kubernetes, by their configuration; by the App ID if the log has lost that line."""
     stated = (F.col("kind") == "environment") & ~F.col("detail").startswith("*")  # Spark may redact it
     by_master = F.when(stated, F.col("detail").startswith("k8s://"))
-    by_id = F.when(F.col("kind") == "application", F.col("app_id").rlike(_APP_ID))
+    by_id = F.when(F.col("kind") == "application", F.col("app_id").rlike(KUBERNETES_APP_ID))
     apps = facts.where(F.col("kind").isin("environment", "application")).groupBy("app")
     found = apps.agg(F.coalesce(F.max(by_master), F.max(by_id)).alias("is_pod")).where("is_pod")
     return [row["app"] for row in found.collect()]
 
 
-def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownNodes) -> PodNodes:
+def pod_nodes(
+    executors: Iterable[Mapping[str, Any]], used: Iterable[Mapping[str, Any]], known_nodes: KnownNodes
+) -> PodNodes:
     """Find the node of each address that tasks ran at. `executors`: app, host, detail (the node); `used`: app, host."""
     reported: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for row in executors:
@@ -99,7 +101,12 @@ def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownN
     unknown: defaultdict[str, int] = defaultdict(int)
     for pod in pods:
         unknown[pod[0]] += pod not in of_address
-    problems = [
+    return PodNodes(of_address=of_address, unknown=unknown)
+
+
+def pod_problems(unknown: Mapping[str, int]) -> list[Omission]:
+    """Return a problem for each application of which pods are left out."""
+    return [
         Omission(
             subject=f"pods of {app}",
             sentence=f"Pods of application {app} on unknown nodes are left out: {count}. {_NODE_NAMES}",
@@ -107,7 +114,6 @@ def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownN
         for app, count in sorted(unknown.items())
         if count
     ]
-    return PodNodes(of_address=of_address, problems=problems)
 
 
 FileOwner = Callable[[str], str | None]
@@ -148,7 +154,7 @@ class Analysis:
             host_applications=host_comparison.host_applications(host_stages),
             failures=failures,
             nodes=host_comparison.nodes(facts, host_stages),
-            left_out=(*problems(read), *copies, *pods),
+            left_out=(*problems(broken_lines(read)), *copies, *pods),
         )
 
     @property

@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -213,14 +213,18 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
     return facts
 
 
-def problems(facts: DataFrame) -> list[Omission]:
+def broken_lines(facts: DataFrame) -> list[dict[str, Any]]:
+    """Return their number and a note for each file that has some, those with most first."""
+    broken = facts.where(F.col("kind") == "broken").groupBy("file")
+    counted = broken.agg(F.count("*").alias("lines"), F.max("detail").alias("note")).orderBy(F.desc("lines"), "file")
+    return [row.asDict() for row in counted.collect()]
+
+
+def problems(rows: Sequence[Mapping[str, Any]]) -> list[Omission]:
     """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others.
 
     None shows what a line has: a file may be another one than it seems.
     """
-    broken = facts.where(F.col("kind") == "broken").groupBy("file")
-    counted = broken.agg(F.count("*").alias("lines"), F.max("detail").alias("note")).orderBy(F.desc("lines"), "file")
-    rows = counted.collect()
     skipped = [row for row in rows if row["lines"] == 1 and row["note"].startswith(SKIPPED)]
     damaged = [row for row in rows if row not in skipped]
     found = [_problem(row, f" is skipped: {row['note'][len(SKIPPED) : -1]}") for row in skipped]
@@ -235,7 +239,7 @@ def problems(facts: DataFrame) -> list[Omission]:
     return found
 
 
-def _problem(row: Row, what: str) -> Omission:
+def _problem(row: Mapping[str, Any], what: str) -> Omission:
     return Omission(subject=f"lines of {row['file']}", sentence=f"{row['file']}{what}.")
 
 

@@ -300,8 +300,6 @@ def test_follow_mode_analyses_running_applications_and_continues_after_a_restart
     commits = len(list((checkpoint / "stream" / "commits").glob("[0-9]*")))
     with following:
         wait_until(lambda: len(list((checkpoint / "stream" / "commits").glob("[0-9]*"))) > commits, seconds=600)
-        batches = list((checkpoint / "facts").glob("batch-*/_SUCCESS"))
-        assert len(batches) >= 3
     assert following.reported() == ["n3"], "once"
     assert len(following.near_misses()) == 1, "once, though the process was killed"
     skipped = f"{logs}/notes.txt is skipped: it does not begin with an event."

@@ -1,21 +1,32 @@
-"""While applications run: what is stored of their facts, and what is reported once, with real Spark."""
+"""While applications run: what is kept of each, and what is reported once."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from blocklist.detection import follow_mode
-from blocklist.detection.follow_mode import BatchDecision, FactStore, LogFollower
-from blocklist.detection.heuristics import Judgement
+from benchmarks.detection_quality.event_log import write_event_logs
+from benchmarks.detection_quality.runs import draw_run
+from blocklist.detection import application_store
+from blocklist.detection.application_store import ApplicationStore
+from blocklist.detection.event_parser import FactParser, arrow_schema
+from blocklist.detection.follow_mode import BatchDecision, LogFollower
+from blocklist.detection.heuristics import Judgement, judge
+from blocklist.detection.log_discovery import discover
+from blocklist.detection.node_summary import NodeSummary
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import JudgedNodes
+from blocklist.detection.reader import read_facts
 from blocklist.detection.schemas import FACTS
+from blocklist.detection.slowness import Rules
 from blocklist.model.errors import BlocklistError
 from tests.detection.command import now
 from tests.detection.synthetic_logs import event_log
@@ -24,8 +35,11 @@ ROLLED = "/logs/eventlog_v2_app-1"
 
 
 def frame(spark: SparkSession, *facts: Mapping[str, Any]) -> DataFrame:
-    rows = [{"app": "app-1", "file": "/logs/app-1", **fact} for fact in facts]
-    return spark.createDataFrame(rows, FACTS)
+    return spark.createDataFrame(rows(*facts), FACTS)
+
+
+def rows(*facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"app": "app-1", "file": "/logs/app-1", **fact} for fact in facts]
 
 
 def task(time: int, **columns: Any) -> dict[str, Any]:
@@ -33,28 +47,136 @@ def task(time: int, **columns: Any) -> dict[str, Any]:
     return {**fixed, "host": "n1", "launched": time - 10, "time": time, **columns}
 
 
-def test_what_a_log_says_of_itself_in_its_first_part_is_kept_as_long_as_a_later_part_has_events(
+class Store:
+    """A store with what is added to it, batch by batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = ApplicationStore(folder / "applications.duckdb", dict, lambda _: None)
+        self._folder = folder / "batch"
+        self._folder.mkdir(exist_ok=True)
+        self.number = 0
+
+    def add(self, facts: pa.Table) -> None:
+        pq.write_table(facts, self._folder / "facts.parquet")
+        assert self.store.add(self.number, self._folder)
+        self.number += 1
+
+    def add_rows(self, *facts: Mapping[str, Any]) -> None:
+        self.add(pa.Table.from_pylist(rows(*facts), arrow_schema()))
+
+    def summaries(self, ignored: Mapping[str, int] | None = None) -> list[NodeSummary]:
+        self.store.name_applications()
+        return self.store.summaries(ignored)
+
+    def tasks(self) -> dict[str, int]:
+        return {node.host: node.tasks for node in self.summaries()}
+
+
+def parsed(logs: Mapping[str, Sequence[str]]) -> pa.Table:
+    """The facts of these lines, by the file that has them."""
+    parsers = {file: FactParser(file) for file in logs}
+    for file, lines in logs.items():
+        parsers[file].add([line.rstrip("\n").encode() for line in lines])
+    return pa.Table.from_batches([it for parser in parsers.values() for it in parser.batches()], arrow_schema())
+
+
+def growing(logs: Mapping[str, Sequence[str]], batches: int) -> Iterator[dict[str, Sequence[str]]]:
+    """What is new in each batch; each log begins some batches later than the one before it."""
+    for batch in range(batches + len(logs) - 1):
+        some = {}
+        for late, (file, lines) in enumerate(logs.items()):
+            begin, end = (len(lines) * max(0, min(batches, at - late)) // batches for at in (batch, batch + 1))
+            some[file] = lines[begin:end]
+        yield {file: lines for file, lines in some.items() if lines}
+
+
+def compared(nodes: Sequence[NodeSummary]) -> list[tuple[Any, ...]]:
+    """What verdicts and releases rest on."""
+    return [
+        (
+            it.host,
+            it.tasks,
+            it.applications,
+            it.share,
+            sorted((kind, counts) for kind, counts in it.failures.items()),
+            sorted((replace(own, slowdown=round(own.slowdown, 9)) for own in it.comparisons), key=str),
+        )
+        for it in nodes
+    ]
+
+
+def test_logs_that_grow_show_what_whole_logs_do(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also after a restart, and if evidence from before a moment within an application does not count."""
+    monkeypatch.setattr(application_store, "WINDOW_MS", now())
+    files = write_event_logs(draw_run("bad memory: tasks fail there", 1), tmp_path)
+    logs = {f"file:{path}": path.read_text().splitlines() for path in files}
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    store = Store(folder)
+    for new in growing(logs, 3):
+        number, store = store.number, Store(folder)
+        store.number = number
+        store.add(parsed(new))
+    with Analysis.of(read_facts(spark, discover(spark, list(logs)).logs)) as analysis:
+        found = analysis.summaries()
+        busy = max(found, key=lambda it: it.tasks)
+        middle = sorted(it.last for it in busy.comparisons)[len(busy.comparisons) // 2]
+        ignored = {busy.host: middle - 1000, found[0].host: middle}
+        assert compared(store.summaries()) == compared(found)
+        assert judge(store.summaries(), Rules()).verdicts == judge(found, Rules()).verdicts != []
+        assert compared(store.summaries(ignored)) == compared(analysis.summaries(ignored)) != compared(found)
+
+
+def test_what_a_log_says_of_itself_counts_as_long_as_a_later_part_has_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application_store, "FORGET_AFTER", 2)
     first, last, old = (f"{ROLLED}/events_1_app-1", f"{ROLLED}/events_9_app-1", "/logs/app-2")
-    store = FactStore(spark, tmp_path)
-    itself = {"kind": "environment", "detail": "k8s://https://api"}
-    store.add(0, frame(spark, {"file": first, **itself}, task(100, file=first), {"file": old, **itself}))
-    store.add(1, frame(spark, task(2000, file=last)))
-    monkeypatch.setattr(follow_mode, "COMPACT_AFTER", 1)
-    kept = store.since(1000).select("file", "kind").collect()
-    assert sorted(map(tuple, kept)) == [(first, "environment"), (last, "task")]
-    assert [path.name for path in tmp_path.glob("*-*")] == ["until-1"]
+    pods = {"kind": "environment", "detail": "k8s://https://api"}
+    named = {"kind": "executor", "host": "10.1.0.5", "detail": "worker-5"}
+    yesterday = now() - 25 * 3_600_000
+    store = Store(tmp_path)
+    store.add_rows({"file": first, **pods}, {"file": first, **named}, task(yesterday, file=first, host="10.1.0.5"))
+    store.add_rows(task(yesterday, file=old, app="app-2"), task(now(), file=last, host="10.1.0.5"))
+    store.add_rows(task(now(), file=last, host="10.1.0.5"))
+    assert store.tasks() == {"worker-5": 2}
 
 
-def test_events_that_a_compacted_part_repeats_count_once(spark: SparkSession, tmp_path: Path) -> None:
-    first, compacted = f"{ROLLED}/events_1_app-1", f"{ROLLED}/events_2_app-1.compact"
-    store = FactStore(spark, tmp_path)
-    again = task(2000, partition=1)
-    store.add(0, frame(spark, *(task(2000, partition=number, file=first) for number in range(3)), again, again))
-    store.add(1, frame(spark, *(task(2000, partition=number, file=compacted) for number in (1, 2, 3))))
-    partitions = [row["partition"] for row in store.since(1000).where("app = 'app-1'").collect()]
-    assert sorted(partitions) == [0, 1, 1, 1, 2, 3], "once, apart from those of another log"
+def test_what_has_left_the_window_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    monkeypatch.setattr(application_store, "FORGET_AFTER", 1)
+    store.add_rows({"kind": "broken", "detail": ""}, task(now(), message="x"))
+    assert store.tasks() == {"n1": 1}
+    assert [it.subject for it in store.store.name_applications()] == ["lines of /logs/app-1"]
+    monkeypatch.setattr(application_store, "WINDOW_MS", -3_600_000)
+    store.add_rows(task(now() + 7_200_000, file="/logs/app-2", app="app-2", host="n2"))
+    assert store.tasks() == {}
+    assert store.store.name_applications() == []
+
+
+def test_events_that_a_compacted_part_repeats_count_once(tmp_path: Path) -> None:
+    first, compact = f"{ROLLED}/events_1_app-1", f"{ROLLED}/events_2_app-1.compact"
+    time = now()
+    again = task(time, partition=1, host="n2", app="app-2", file="/logs/app-2")
+    store = Store(tmp_path)
+    store.add_rows(*(task(time, partition=number, file=first) for number in range(3)), again, again)
+    store.add_rows(*(task(time, partition=number, file=compact) for number in (1, 2, 3)))
+    assert store.tasks() == {"n1": 4, "n2": 2}, "once, apart from those of another log"
+
+
+def test_of_copies_and_owners_each_application_counts_once(tmp_path: Path) -> None:
+    lines = event_log("app-1", now() - 100_000)
+    owned = {"/a/app-1": "ann", "/b/app-1": "bob", "/b/app-2": "bob"}
+    store = Store(tmp_path)
+    store.store = ApplicationStore(tmp_path / "owned.duckdb", dict, owned.get)
+    store.add(parsed({"/a/app-1": lines, "/b/app-1": lines[:30], "/b/app-2": event_log("app-2", now() - 100_000)}))
+    (copy,) = store.store.name_applications()
+    assert copy.sentence.startswith("/b/app-1 is skipped: a copy of /a/app-1")
+    assert set(store.tasks().values()) == {36}
+    assert store.store.log_owners() == {"app-1": "ann", "app-2": "bob"}
+    assert set(store.store.owners().values()) == {2}
 
 
 class Reports:
@@ -67,8 +189,8 @@ class Reports:
             spark, checkpoint, self._decide, lambda *_: None, self.problems.extend, known_nodes=lambda: known
         )
 
-    def _decide(self, analysis: Analysis) -> BatchDecision:
-        nodes: Sequence[Any] = analysis.summaries({})
+    def _decide(self, store: ApplicationStore) -> BatchDecision:
+        nodes: Sequence[Any] = store.summaries({})
         self.hosts = [node.host for node in nodes]
         judgement = Judgement(verdicts=(), left_open={}, near_misses={})
         return BatchDecision(judged=JudgedNodes(summaries=nodes, judgement=judgement, proposals=()), releases=())
@@ -105,7 +227,7 @@ def test_an_error_of_the_service_ends_it_in_its_own_words(spark: SparkSession, t
     logs.mkdir()
     (logs / "app-1").write_text("".join(event_log("app-1", now() - 100_000)))
 
-    def refuse(_: Analysis) -> BatchDecision:
+    def refuse(_: ApplicationStore) -> BatchDecision:
         raise BlocklistError("The service is too old.")
 
     follower = LogFollower(spark, tmp_path / "checkpoint", refuse, lambda *_: None, lambda _: None)

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from blocklist.detection.events import MAX_TIME
 from blocklist.detection.host_comparison import exclusions
 from blocklist.detection.log_discovery import discover
-from blocklist.detection.reader import problems, read_facts, within
+from blocklist.detection.reader import broken_lines, problems, read_facts, within
 from blocklist.detection.schemas import FACTS
 from tests.detection.make_logs import HOSTS, LOGS
 
@@ -137,7 +137,7 @@ def test_a_broken_line_is_reported_and_its_neighbours_are_read(
     (tmp_path / "app-1").write_bytes(b"".join([start, line, b"\n", *rest]))
     facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
     assert kinds(facts.collect()) == {"log": 1, "application": 1, "task": 10, "broken": 1}
-    (problem,) = problems(facts)
+    (problem,) = problems(broken_lines(facts))
     assert problem.sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped")
 
 
@@ -204,7 +204,7 @@ def test_each_file_that_is_skipped_is_named_but_only_the_most_broken_logs_are(sp
     skip = [(f"notes-{number:02}", "(the file is skipped: no reason)") for number in range(25)]
     broken = [(f"app-{number:02}", "") for number in range(25)]
     facts = [{"kind": "broken", "file": file, "detail": detail} for file, detail in [*skip, *broken]]
-    sentences = [it.sentence for it in problems(spark.createDataFrame(facts, FACTS))]
+    sentences = [it.sentence for it in problems(broken_lines(spark.createDataFrame(facts, FACTS)))]
     assert sentences[:25] == [f"{file} is skipped: no reason." for file, _ in skip]
     assert sentences[25:] == [
         *(f"{file}: 1 broken line was skipped." for file, _ in broken[:20]),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Row
-
-from blocklist.detection.pipeline import FileFacts, applications, pod_nodes
+from blocklist.detection.pipeline import FileFacts, applications, pod_nodes, pod_problems
 
 
 def file(path: str, app_id: str | None = None, began: int | None = 1, facts: int = 10, name: str = "") -> FileFacts:
@@ -56,9 +54,9 @@ def test_attempts_are_different_applications() -> None:
 def test_a_pod_is_looked_up_in_the_inventory_only_if_no_executor_reported_its_node() -> None:
     """Two nodes had the first address; the inventory knows only the one that has it now."""
     reported = [("10.1.0.1", "n1"), ("10.1.0.1", "n2"), ("10.1.0.2", "n3")]
-    executors = [Row(app="app-1", host=host, detail=node) for host, node in reported]
-    used = [Row(app="app-1", host=f"10.1.0.{number}") for number in (1, 2, 3)]
+    executors = [{"app": "app-1", "host": host, "detail": node} for host, node in reported]
+    used = [{"app": "app-1", "host": f"10.1.0.{number}"} for number in (1, 2, 3)]
     found = pod_nodes(executors, used, lambda: {"10.1.0.1": "n2", "10.1.0.2": "n9", "10.1.0.3": "n4"})
     assert found.of_address == {("app-1", "10.1.0.2"): "n3", ("app-1", "10.1.0.3"): "n4"}
-    (problem,) = found.problems
+    (problem,) = pod_problems(found.unknown)
     assert problem.sentence.startswith("Pods of application app-1 on unknown nodes are left out: 1.")

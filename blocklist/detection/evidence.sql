@@ -1,6 +1,6 @@
--- The comparisons of blocklist/detection/host_comparison.py and failures.py in DuckDB, which needs no JVM: thousands of
--- runs in minutes. benchmarks.detection_quality.agreement shows that both find the same.
-CREATE TEMP TABLE comparable AS
+-- host_comparison.py in DuckDB: for what is new in running applications, and for thousands of synthetic runs, where Spark
+-- would take longer to begin than this takes. `facts`: FACTS. `ignored`: hosts whose stages before `until` do not count.
+CREATE OR REPLACE TEMP TABLE comparable AS
 SELECT * FROM (
     SELECT *, launched >= min(time) OVER (PARTITION BY app, executor) AS warm,
         greatest(run_ms - coalesce(gc_ms, 0) - coalesce(fetch_wait_ms, 0), 1) AS compute,
@@ -8,18 +8,18 @@ SELECT * FROM (
         CASE WHEN written_bytes >= $min_bytes THEN greatest(write_ms, 1) / written_bytes END AS disk,
         coalesce(input_bytes, 0) + coalesce(shuffle_bytes, 0) + 1 AS size,
         coalesce(input_records, 0) + coalesce(shuffle_records, 0) + 1 AS records,
-        floor(log2(size)) AS bucket, coalesce(locality, 'ANY') AS near
+        floor(ln(size) / ln(2)) AS bucket, coalesce(locality, 'ANY') AS near
     FROM facts WHERE kind = 'task'
 ) WHERE outcome = 'Success' AND NOT speculative AND warm AND run_ms IS NOT NULL;
 
-CREATE TEMP TABLE kinds AS
+CREATE OR REPLACE TEMP TABLE kinds AS
 SELECT app, stage, attempt, near, bucket, host, count(*) AS tasks,
     median(compute) AS compute, median(network) AS network, median(disk) AS disk,
     median(size) AS size, median(records) AS records,
     sum(run_ms) AS run_ms, sum(fetch_wait_ms) AS fetch_wait_ms, sum(write_ms) AS write_ms, min(launched) AS first, max(time) AS last
 FROM comparable GROUP BY ALL;
 
-CREATE TEMP TABLE slowdowns AS
+CREATE OR REPLACE TEMP TABLE slowdowns AS
 WITH measures AS (
     SELECT *, 'compute' AS metric, compute AS work, run_ms AS time_ms FROM kinds
     UNION ALL SELECT *, 'network', network, fetch_wait_ms FROM kinds
@@ -35,20 +35,25 @@ SELECT *, work / list_median(list_concat(works[1:place - 1], works[place + 1:]))
     / CASE WHEN metric = 'compute' THEN larger ELSE 1.0 END AS slowdown
 FROM placed WHERE len(works) > 1;
 
-CREATE TEMP TABLE host_stages AS
+CREATE OR REPLACE TEMP TABLE host_stages AS
 WITH hosts AS (
     SELECT app, stage, attempt, host, metric, sum(tasks) AS tasks, sum(time_ms) AS time_ms, sum(run_ms) AS run_ms,
         min(first) AS first, max(last) AS last, exp(sum(tasks * ln(slowdown)) / sum(tasks)) AS slowdown
     FROM slowdowns GROUP BY ALL
 ), compared AS (
     SELECT *, slowdown >= $threshold AND time_ms >= $min_time_share * run_ms AS slow FROM hosts
+), enough AS (
+    SELECT *, count(*) OVER stage_ AS hosts, sum(slow::INT) OVER stage_ AS slow_hosts
+    FROM compared
+    WINDOW stage_ AS (PARTITION BY app, stage, attempt, metric)
+    QUALIFY count(*) OVER stage_ >= $min_hosts AND sum(tasks) OVER stage_ >= $min_tasks
+), incomplete AS (
+    SELECT app, stage, attempt FROM facts WHERE kind IN ('stage', 'task') GROUP BY ALL
+    HAVING count_if(outcome = 'Success') < $min_completed * max(tasks)
 )
-SELECT *, count(*) OVER stage_ AS hosts, sum(slow::INT) OVER stage_ AS slow_hosts
-FROM compared
-WINDOW stage_ AS (PARTITION BY app, stage, attempt, metric)
-QUALIFY count(*) OVER stage_ >= $min_hosts AND sum(tasks) OVER stage_ >= $min_tasks;
+FROM enough ANTI JOIN incomplete USING (app, stage, attempt) ANTI JOIN ignored ON ignored.host = enough.host AND first < until;
 
-CREATE TEMP TABLE host_partitions AS
+CREATE OR REPLACE TEMP TABLE host_partitions AS
 WITH tasks AS (
     SELECT *, 'compute' AS metric, compute AS value FROM comparable
     UNION ALL SELECT *, 'network', network FROM comparable
@@ -59,16 +64,17 @@ FROM tasks JOIN slowdowns USING (app, stage, attempt, near, bucket, host, metric
 SEMI JOIN host_stages USING (app, stage, attempt, host, metric)
 GROUP BY ALL;
 
-CREATE TEMP TABLE host_applications AS
+CREATE OR REPLACE TEMP TABLE host_applications AS
 WITH partitions AS (SELECT app, host, metric, median(slowdown) AS over_partitions FROM host_partitions GROUP BY ALL)
 SELECT app, host, metric, count(*) AS stages, count_if(slow) AS slow_stages,
     least(median(slowdown), any_value(over_partitions)) AS slowdown,
-    coalesce(sum(CASE WHEN slow THEN time_ms * (1 - 1 / slowdown) END), 0)::BIGINT AS lost_ms,
+    trunc(coalesce(sum(CASE WHEN slow THEN time_ms * (1 - 1 / slowdown) END), 0))::BIGINT AS lost_ms,
     coalesce(min(CASE WHEN slow THEN first END), min(first)) AS first,
-    coalesce(max(CASE WHEN slow THEN last END), max(last)) AS last
+    coalesce(max(CASE WHEN slow THEN last END), max(last)) AS last,
+    min(first) AS earliest, max(first) AS latest
 FROM host_stages JOIN partitions USING (app, host, metric) GROUP BY app, host, metric;
 
-CREATE TEMP TABLE failed AS
+CREATE OR REPLACE TEMP TABLE failed AS
 SELECT *, CASE
     WHEN outcome = 'FetchFailed' THEN 'fetch failure'
     WHEN regexp_matches(concat_ws(' ', error, message), $disk_full) THEN 'disk full'
@@ -78,11 +84,11 @@ SELECT *, CASE
     WHEN outcome = 'ExceptionFailure' THEN 'user exception' ELSE 'other' END AS failure
 FROM facts WHERE kind = 'task' AND outcome NOT IN ('Success', 'TaskKilled', 'TaskCommitDenied', 'Resubmitted');
 
-CREATE TEMP TABLE bad_partitions AS
-SELECT app, partition FROM failed WHERE failure IN ('out of memory', 'user exception', 'other')
+CREATE OR REPLACE TEMP TABLE bad_partitions AS
+SELECT app, partition FROM failed WHERE failure IN ('out of memory', 'user exception', 'other') AND partition IS NOT NULL
 GROUP BY ALL HAVING count(DISTINCT stage) >= $bad_partition_stages AND count(DISTINCT host) > 1;
 
-CREATE TEMP TABLE only_there AS
+CREATE OR REPLACE TEMP TABLE only_there AS
 SELECT app, stage, attempt, partition FROM (
     SELECT app, stage, attempt, partition, min(host) AS host FROM failed
     WHERE failure IN ('out of memory', 'user exception', 'other') GROUP BY ALL HAVING count(DISTINCT host) = 1
@@ -91,7 +97,7 @@ SELECT app, stage, attempt, partition FROM (
         AND facts.partition = own.partition AND facts.outcome = 'Success' AND facts.host <> own.host
 );
 
-CREATE TEMP TABLE all_there AS
+CREATE OR REPLACE TEMP TABLE all_there AS
 WITH own AS (
     SELECT app, stage, attempt, min(host) AS host, min(time) AS began FROM failed
     WHERE failure IN ('out of memory', 'user exception', 'other')
@@ -111,24 +117,24 @@ WHERE hosts >= $min_hosts AND partitions >= hosts AND NOT EXISTS (
         AND facts.host = known.host AND facts.outcome = 'Success'
 );
 
-CREATE TEMP TABLE servers AS
+CREATE OR REPLACE TEMP TABLE servers AS
 WITH hosts AS (
     SELECT app, stage, attempt, host, count(*) AS own_tasks, median(fetch_wait_ms) AS wait, median(run_ms) AS run,
         median(remote_bytes) AS remote, sum(fetch_wait_ms) AS waited, max(time) AS last
     FROM comparable WHERE remote_bytes > 0 GROUP BY ALL
 ), placed AS (
-    SELECT *, list_sort(list(wait) OVER stage_) AS waits,
-        row_number() OVER (PARTITION BY app, stage, attempt ORDER BY wait, host) AS place,
+    SELECT *, list_sort(list(wait) FILTER (wait IS NOT NULL) OVER stage_) AS waits,
+        row_number() OVER (PARTITION BY app, stage, attempt ORDER BY wait NULLS FIRST, host) AS place,
         median(run) OVER stage_ AS usual_run, median(remote) OVER stage_ AS usual_remote,
         sum(own_tasks) OVER stage_ - own_tasks AS tasks, coalesce(sum(waited) OVER stage_ - waited, 0) AS lost_ms
     FROM hosts WINDOW stage_ AS (PARTITION BY app, stage, attempt)
 )
-SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, lost_ms, last, [] AS partitions
+SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, lost_ms, last, []::BIGINT[] AS partitions
 FROM placed
 WHERE place = 1 AND len(waits) >= $min_hosts AND list_median(waits[2:]) >= $min_wait_ratio * greatest(wait, 1.0)
     AND list_median(waits[2:]) >= $min_wait_share * usual_run AND remote >= usual_remote / 2;
 
-CREATE TEMP TABLE failures AS
+CREATE OR REPLACE TEMP TABLE failures AS
 WITH charged AS (
     SELECT failed.* REPLACE (
         CASE WHEN failure = 'fetch failure' THEN served_by ELSE host END AS host,

@@ -1,0 +1,393 @@
+"""What running applications show: each is analysed when its log grows, by DuckDB, as a query of Spark takes a second.
+
+It is what pipeline.Analysis finds in all events of the window; the queries are in evidence.sql. The events are on disk;
+memory has at most MEMORY of them. An application is forgotten as a whole, when its last event leaves the window; of one
+that runs longer, single events are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from blocklist.detection import host_comparison
+from blocklist.detection.log_file import COMPACT, log_of
+from blocklist.detection.node_summary import (
+    MAX_APPLICATIONS,
+    MIN_HOSTS,
+    NO_FAILURES,
+    SLOWDOWN_THRESHOLD,
+    ApplicationFailures,
+    Comparison,
+    FailureClass,
+    Metric,
+    NodeSummary,
+    tally,
+)
+from blocklist.detection.pipeline import (
+    KUBERNETES_APP_ID,
+    Applications,
+    FileFacts,
+    FileOwner,
+    IgnoredUntil,
+    KnownNodes,
+    applications,
+    pod_nodes,
+    pod_problems,
+)
+from blocklist.detection.reader import problems
+from blocklist.detection.schemas import COLUMNS, Omission
+from blocklist.model.errors import BlocklistError
+
+WINDOW_MS: Final = 24 * 3_600_000
+"""Length of the window that is analysed, up to now."""
+FORGET_AFTER: Final = 50
+"""Number of batches after which what has left the window is deleted."""
+MEMORY: Final = "1GB"
+"""Maximum memory of the database; it keeps what does not fit on disk."""
+FACTS_AT_ONCE: Final = 500_000
+"""Number of facts of some applications that are analysed at once; those of one are never divided."""
+
+_SQL: Final = Path(__file__).with_name("evidence.sql").read_text(encoding="utf-8")
+_PARAMETERS: Final[dict[str, Any]] = {
+    "min_bytes": host_comparison.MIN_BYTES,
+    "min_time_share": host_comparison.MIN_TIME_SHARE,
+    "min_completed": host_comparison.MIN_COMPLETED,
+    "bad_partition_stages": host_comparison.BAD_PARTITION_STAGES,
+    "min_failed_partitions": host_comparison.MIN_FAILED_PARTITIONS,
+    "min_hosts": MIN_HOSTS,
+    "min_tasks": host_comparison.MIN_TASKS,
+    "threshold": SLOWDOWN_THRESHOLD,
+    "min_wait_ratio": host_comparison.MIN_WAIT_RATIO,
+    "min_wait_share": host_comparison.MIN_WAIT_SHARE,
+    "disk_full": host_comparison.PATTERNS[FailureClass.DISK_FULL],
+    "io_error": host_comparison.PATTERNS[FailureClass.IO_ERROR],
+    "memory": host_comparison.PATTERNS[FailureClass.MEMORY],
+}
+_COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name not in {"file", "app"})
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS batches (number BIGINT);
+CREATE TABLE IF NOT EXISTS logs (
+    id BIGINT, log TEXT, file TEXT, name TEXT, app_id TEXT, began BIGINT, facts BIGINT, last BIGINT, seen BIGINT,
+    compacted BOOLEAN, unknown_pods BIGINT
+);
+CREATE TABLE IF NOT EXISTS files (file TEXT, id BIGINT, owner TEXT, lines BIGINT, note TEXT);
+CREATE TABLE IF NOT EXISTS stored (id BIGINT, {_COLUMNS});
+CREATE TABLE IF NOT EXISTS counted (id BIGINT, host TEXT, tasks BIGINT);
+CREATE TABLE IF NOT EXISTS compared (
+    id BIGINT, host TEXT, metric TEXT, stages BIGINT, slow_stages BIGINT, slowdown DOUBLE, lost_ms BIGINT, first BIGINT,
+    last BIGINT, earliest BIGINT, latest BIGINT
+);
+CREATE TABLE IF NOT EXISTS charged (
+    id BIGINT, stage BIGINT, attempt BIGINT, host TEXT, failure TEXT, tasks BIGINT, lost_ms BIGINT, last BIGINT,
+    partitions BIGINT[]
+);
+CREATE TEMP TABLE ignored (host TEXT, until BIGINT);
+"""
+_FORGET: Final = "".join(
+    "DELETE FROM {table} WHERE id IN (FROM gone);".replace("{table}", table)
+    for table in ("stored", "counted", "compared", "charged", "files", "logs")
+)
+
+
+def compare(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the tables of evidence.sql from `facts`, without what is `ignored`."""
+    text = _SQL
+    for name, value in _PARAMETERS.items():
+        text = text.replace(f"${name}", repr(value))
+    connection.execute(text)
+
+
+class ApplicationStore:
+    """The logs of a folder, and what is known of each; `add` takes what is new."""
+
+    def __init__(self, path: Path, known_nodes: KnownNodes, owner_of: FileOwner) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._known_nodes = known_nodes
+        self._owner_of = owner_of
+        self._since = 0
+        try:
+            self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
+        except duckdb.IOException as error:
+            raise BlocklistError(f"The checkpoint cannot be used: {str(error).splitlines()[0]}") from None
+        self._db.execute(_TABLES)
+
+    def add(self, number: int, folder: Path) -> bool:
+        """Store the FACTS of a batch, Parquet files, and analyse their applications, once.
+
+        Returns False if there is nothing to decide on.
+        """
+        now = time.time_ns() // 1_000_000
+        self._since = now - WINDOW_MS
+        known = self._rows("SELECT number FROM batches")
+        last = known[0]["number"] if known else -1
+        if number <= last:
+            return number == last  # its decision may not have been reported
+        with self._transaction():
+            self._db.read_parquet(f"{folder}/*.parquet").create_view("batch", replace=True)
+            changed = self._insert(now)
+            for ids in changed:
+                self._analyse(ids)
+            if number % FORGET_AFTER == FORGET_AFTER - 1:
+                self._forget()
+            self._db.execute("DELETE FROM batches; INSERT INTO batches VALUES ($number)", {"number": number})
+        return bool(changed)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.begin()
+        try:
+            yield
+        except BaseException:
+            self._db.rollback()
+            raise
+        self._db.commit()
+
+    def _rows(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
+        found = self._db.execute(query, parameters)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def _table(self, name: str, schema: Mapping[str, pa.DataType], rows: Iterable[Sequence[Any]]) -> None:
+        """Make a temporary table."""
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.values(), strict=True)]
+        self._db.register("given", pa.table(arrays, list(schema)))
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM given")
+        self._db.unregister("given")
+
+    def _insert(self, now: int) -> list[list[int]]:
+        """Store the facts of the batch. Returns the logs that they are about, some at once."""
+        files = [row["file"] for row in self._rows("SELECT DISTINCT file FROM batch ORDER BY file")]
+        new = ((file, log_of(file), self._owner_of(file) or None) for file in files)
+        self._table("named_files", {"file": pa.string(), "log": pa.string(), "owner": pa.string()}, new)
+        self._db.execute(
+            """
+            INSERT INTO logs BY NAME
+            SELECT (SELECT coalesce(max(id), 0) FROM logs) + row_number() OVER (ORDER BY log) AS id, log,
+                min(file) AS file, 0 AS facts, false AS compacted, 0 AS unknown_pods
+            FROM named_files ANTI JOIN logs USING (log) GROUP BY log;
+            INSERT INTO files SELECT file, id, named_files.owner, 0, NULL
+            FROM named_files ANTI JOIN files USING (file) JOIN logs USING (log);
+            UPDATE files SET owner = named_files.owner FROM named_files WHERE named_files.file = files.file;
+            INSERT INTO stored BY NAME
+            SELECT * EXCLUDE (file, app, owner, lines, note) FROM batch JOIN files USING (file)
+            WHERE kind NOT IN ('broken', 'log');
+            UPDATE files SET lines = files.lines + new.lines, note = greatest(files.note, new.note) FROM (
+                SELECT file, count(*) AS lines, max(detail) AS note FROM batch WHERE kind = 'broken' GROUP BY file
+            ) AS new WHERE new.file = files.file;
+            """
+        )
+        changed = self._rows(
+            """
+            UPDATE logs SET name = coalesce(logs.name, new.name), app_id = coalesce(logs.app_id, new.app_id),
+                began = least(logs.began, new.began), facts = logs.facts + new.facts,
+                last = greatest(logs.last, new.last), seen = $now, compacted = logs.compacted OR new.compacted
+            FROM (
+                SELECT id, max(app) AS name, max(app_id) AS app_id, min(time) FILTER (kind = 'application') AS began,
+                    count_if(kind <> 'broken') AS facts, max(time) AS last, bool_or(file LIKE $compact) AS compacted
+                FROM batch JOIN files USING (file) GROUP BY id
+            ) AS new WHERE new.id = logs.id RETURNING id, facts
+            """,
+            now=now,
+            compact=f"%{COMPACT}",
+        )
+        return _some_at_once(changed)
+
+    def _analyse(self, ids: Sequence[int]) -> None:
+        self._table("ignored", _IGNORED, ())
+        for log, pods in self._compute(ids).items():
+            self._db.execute("UPDATE logs SET unknown_pods = $pods WHERE id = $id", {"pods": pods, "id": log})
+        self._db.execute(
+            """
+            DELETE FROM counted WHERE id IN (FROM wanted);
+            DELETE FROM compared WHERE id IN (FROM wanted);
+            DELETE FROM charged WHERE id IN (FROM wanted);
+            INSERT INTO counted SELECT app, host, count(*) FROM facts WHERE kind = 'task' GROUP BY ALL;
+            INSERT INTO compared BY NAME SELECT * RENAME (app AS id) FROM host_applications;
+            INSERT INTO charged BY NAME SELECT * RENAME (app AS id) FROM failures;
+            """
+        )
+
+    def _compute(self, ids: Sequence[int]) -> Mapping[Any, int]:
+        """Compare the hosts in these applications. Returns the numbers of pods on unknown nodes."""
+        self._table("wanted", {"id": pa.int64()}, ((it,) for it in ids))
+        self._db.execute(
+            """
+            CREATE OR REPLACE TEMP TABLE chosen AS SELECT * RENAME (id AS app) FROM stored
+            WHERE id BETWEEN $low AND $high AND id IN (FROM wanted)
+                AND (time IS NULL OR kind = 'application' OR time >= $since)
+            """,
+            {"low": min(ids, default=0), "high": max(ids, default=-1), "since": self._since},
+        )
+        unknown = self._find_pods()
+        # A compacted part repeats facts of the parts that it replaces, which may have been read before.
+        self._db.execute(
+            """
+            CREATE OR REPLACE TEMP TABLE once AS
+            WITH compacted AS (SELECT id AS app FROM logs WHERE compacted)
+            FROM chosen ANTI JOIN compacted USING (app)
+            UNION ALL SELECT DISTINCT * FROM chosen SEMI JOIN compacted USING (app);
+            CREATE OR REPLACE TEMP TABLE facts AS
+            SELECT once.* REPLACE (
+                CASE WHEN pods.app IS NULL THEN once.host ELSE here.node END AS host,
+                CASE WHEN pods.app IS NULL THEN once.served_by ELSE server.node END AS served_by)
+            FROM once LEFT JOIN pods ON pods.app = once.app
+                LEFT JOIN nodes AS here ON here.app = once.app AND here.address = once.host
+                LEFT JOIN nodes AS server ON server.app = once.app AND server.address = once.served_by
+            WHERE pods.app IS NULL OR kind NOT IN ('task', 'excluded') OR here.node IS NOT NULL
+            """
+        )
+        compare(self._db)
+        return unknown
+
+    def _find_pods(self) -> Mapping[Any, int]:
+        """Make `pods`, the applications on Kubernetes, and `nodes`, those of their pods. See pipeline.on_nodes."""
+        self._db.execute(
+            """
+            CREATE OR REPLACE TEMP TABLE pods AS SELECT app FROM chosen GROUP BY app HAVING coalesce(
+                bool_or(starts_with(detail, 'k8s://')) FILTER (kind = 'environment' AND NOT starts_with(detail, '*')),
+                bool_or(regexp_matches(app_id, $by_id)) FILTER (kind = 'application'))
+            """,
+            {"by_id": KUBERNETES_APP_ID},
+        )
+        executors = self._rows(
+            "SELECT DISTINCT app, host, detail FROM chosen SEMI JOIN pods USING (app)"
+            " WHERE kind = 'executor' AND detail IS NOT NULL"
+        )
+        used = self._rows(
+            "SELECT DISTINCT app, host FROM chosen SEMI JOIN pods USING (app) WHERE kind IN ('task', 'excluded')"
+        )
+        found = pod_nodes(executors, used, self._known_nodes)
+        rows = ((app, address, node) for (app, address), node in found.of_address.items())
+        self._table("nodes", {"app": pa.int64(), "address": pa.string(), "node": pa.string()}, rows)
+        return {row["app"]: found.unknown.get(row["app"], 0) for row in used}
+
+    def _forget(self) -> None:
+        self._db.execute(
+            "CREATE OR REPLACE TEMP TABLE gone AS SELECT id FROM logs WHERE least(coalesce(last, seen), seen) < $since",
+            {"since": self._since},
+        )
+        self._db.execute(_FORGET)
+        self._db.execute("DELETE FROM stored WHERE time < $since AND kind <> 'application'", {"since": self._since})
+
+    # What the decision across applications takes, as Analysis has it.
+
+    def name_applications(self) -> list[Omission]:
+        """Find the applications of the logs in the window. Returns what is left out: lines, logs and pods."""
+        logs = self._rows(
+            "SELECT id, file, name, app_id, began, facts, unknown_pods FROM logs"
+            " WHERE least(coalesce(last, seen), seen) >= $since",
+            since=self._since,
+        )
+        facts = ("file", "name", "app_id", "began", "facts")
+        found = applications(FileFacts(**{name: row[name] for name in facts}) for row in logs)
+        named = ((row["id"], app) for row in logs if (app := found.of_file[row["file"]]) is not None)
+        self._table("named", {"id": pa.int64(), "app": pa.string()}, named)
+        broken = self._rows("SELECT file, lines, note FROM files WHERE lines > 0 ORDER BY lines DESC, file")
+        return [*problems(broken), *found.problems, *_left_out_pods(logs, found)]
+
+    def summaries(self, ignored_until: IgnoredUntil | None = None) -> list[NodeSummary]:
+        """Return one summary per node, sorted by host: what judge and release take, without counts of stages."""
+        self._table("ignored", _IGNORED, (ignored_until or {}).items())
+        rows = self._rows(
+            "SELECT host, sum(tasks)::BIGINT AS tasks, count(*) AS applications FROM counted SEMI JOIN named USING (id)"
+            " GROUP BY host ORDER BY host"
+        )
+        total = sum(row["tasks"] for row in rows)
+        failures, comparisons = tally(self._failures()), self._comparisons()
+        return [
+            NodeSummary(
+                **row,
+                share=row["tasks"] / total,
+                failures=failures.get(row["host"], NO_FAILURES),
+                comparisons=comparisons.get(row["host"], ()),
+            )
+            for row in rows
+        ]
+
+    def _comparisons(self) -> Mapping[str, list[Comparison]]:
+        """Those of the latest applications of each host; where some stages of one count, it is compared again."""
+        partly = self._rows(
+            "SELECT DISTINCT id FROM compared SEMI JOIN named USING (id) JOIN ignored USING (host)"
+            " WHERE earliest < until AND latest >= until"
+        )
+        ids = [row["id"] for row in partly]
+        self._compute(ids)
+        rows = self._rows(
+            """
+            WITH counting AS (
+                FROM compared
+                ANTI JOIN ignored ON ignored.host = compared.host AND (earliest < until OR id IN (FROM wanted))
+                UNION ALL BY NAME SELECT * RENAME (app AS id) FROM host_applications SEMI JOIN ignored USING (host)
+            )
+            SELECT app, metric, stages, slow_stages, slowdown, lost_ms, first, last, host
+            FROM counting JOIN named USING (id)
+            QUALIFY row_number() OVER (PARTITION BY host, metric ORDER BY last DESC, app DESC) <= $latest
+            ORDER BY last, app, metric
+            """,
+            latest=MAX_APPLICATIONS,
+        )
+        found: defaultdict[str, list[Comparison]] = defaultdict(list)
+        for row in rows:
+            found[row.pop("host")].append(Comparison(metric=Metric(row.pop("metric")), **row))
+        return found
+
+    def _failures(self) -> Mapping[str, list[ApplicationFailures]]:
+        rows = self._rows(
+            """
+            SELECT app, host, failure, count(DISTINCT (stage, attempt)) FILTER (attempt IS NOT NULL) AS stages,
+                sum(tasks)::BIGINT AS tasks, sum(lost_ms)::BIGINT AS lost_ms, min(last) AS first, max(last) AS last,
+                flatten(list(partitions)) AS partitions
+            FROM charged JOIN named USING (id) ANTI JOIN ignored ON ignored.host = charged.host AND last < until
+            GROUP BY app, host, failure
+            """
+        )
+        found: defaultdict[str, list[ApplicationFailures]] = defaultdict(list)
+        for row in rows:
+            failure, partitions = FailureClass(row.pop("failure")), frozenset(row.pop("partitions"))
+            found[row.pop("host")].append(ApplicationFailures(failure=failure, partitions=partitions, **row))
+        return found
+
+    def log_owners(self) -> dict[str, str]:
+        """Return the owner of each application's log, as far as it is known. Parts of several owners have none."""
+        rows = self._rows(
+            "SELECT app, min(owner) AS owner FROM files JOIN named USING (id) GROUP BY app"
+            " HAVING count(owner) = count(*) AND count(DISTINCT owner) = 1"
+        )
+        return {row["app"]: row["owner"] for row in rows}
+
+    def owners(self) -> dict[str, int]:
+        """Return the number of owners whose logs name each host."""
+        rows = self._rows(
+            "SELECT host, count(DISTINCT owner) AS owners FROM counted SEMI JOIN named USING (id) JOIN files USING (id)"
+            " GROUP BY host"
+        )
+        return {row["host"]: row["owners"] for row in rows}
+
+
+_IGNORED: Final = {"host": pa.string(), "until": pa.int64()}
+
+
+def _some_at_once(logs: Iterable[Mapping[str, int]]) -> list[list[int]]:
+    found: list[list[int]] = []
+    room = 0
+    for row in sorted(logs, key=lambda it: it["id"]):
+        if not found or row["facts"] > room:
+            found.append([])
+            room = FACTS_AT_ONCE
+        found[-1].append(row["id"])
+        room -= row["facts"]
+    return found
+
+
+def _left_out_pods(logs: Iterable[Mapping[str, Any]], found: Applications) -> list[Omission]:
+    unknown = {found.of_file[row["file"]]: row["unknown_pods"] for row in logs}
+    return pod_problems({app: count for app, count in unknown.items() if app is not None})
