@@ -46,18 +46,12 @@ def test_without_service_the_last_list_stays_in_force_and_the_agent_reconnects(
     await_use(spark, cluster, B)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 20\r\n\r\n<h1>Please log in</h1>",
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nblocklist-table 1 9 2\nn1\t9999999999999\tmark\tn1\tcut\n",
-        b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n",
-        b"\x00\xff\x17 no HTTP at all",
-    ],
-    ids=["a page", "half a table", "an error", "noise"],
+HALF_A_TABLE = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nblocklist-table 1 9 2\nn1\t9999999999999\tmark\tn1\tcut\n"
 )
-def test_invalid_responses_change_nothing(
-    answer: bytes,
+
+
+def test_an_invalid_response_changes_nothing(
     spark: SparkSession,
     cluster: Cluster,
     block: BlockNode,
@@ -68,7 +62,7 @@ def test_invalid_responses_change_nothing(
     block(B)
     service_process.kill()
     try:
-        with answering(service_process.port, answer) as answered:
+        with answering(service_process.port, HALF_A_TABLE) as answered:
             wait_until(lambda: len(answered) > 1, 60, "the agent to ask twice")
             assert used_hosts(spark, cluster) == {A, C}
             status = agent.status()

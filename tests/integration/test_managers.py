@@ -24,7 +24,7 @@ from blocklist.managers.__main__ import main
 from blocklist.managers.command import CommandOutput, Stopping
 from blocklist.managers.exec import ExecManager
 from blocklist.managers.kubernetes.manager import KubernetesManager
-from blocklist.managers.kubernetes.nodes import KubernetesNode, list_nodes
+from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, list_nodes
 from blocklist.managers.kubernetes.plan import OwnTaint, is_tainted
 from blocklist.managers.kubernetes.running import DEFAULT_TAINT
 from blocklist.managers.reconcile import ReconcileLoop
@@ -212,6 +212,14 @@ def is_alive(process: int) -> bool:
     return state != "Z"
 
 
+class ListedAnew(NodeCache):
+    """Lists the nodes whenever it is asked: nothing here watches them."""
+
+    def nodes(self) -> Mapping[str, KubernetesNode]:
+        self.read_list()
+        return super().nodes()
+
+
 class FakeKubernetes:
     """The nodes of an API server, which answers to lists of them and to patches."""
 
@@ -223,22 +231,12 @@ class FakeKubernetes:
         self._api, self._taint = scripted.api, OwnTaint(key=DEFAULT_TAINT, value="kubernetes")
 
     def start(self) -> KubernetesManager:
-        return KubernetesManager(self._api, self, self._taint)
-
-    def nodes(self) -> Mapping[str, KubernetesNode]:
-        return list_nodes(self._api, self._taint.key)[0]
-
-    def missing(self) -> Mapping[str, KubernetesNode]:
-        return {}
-
-    def outage(self) -> None:
-        return None
-
-    def put(self, node: KubernetesNode) -> None:
-        pass
+        return KubernetesManager(self._api, ListedAnew(self._api, self._taint.key, lambda: None), self._taint)
 
     def marked(self) -> set[str]:
-        return {name for name, node in self.nodes().items() if is_tainted(node, self._taint)}
+        return {
+            name for name, node in list_nodes(self._api, self._taint.key)[0].items() if is_tainted(node, self._taint)
+        }
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":

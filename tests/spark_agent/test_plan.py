@@ -60,23 +60,6 @@ def test_a_refusal_has_a_reason(decisions: Decisions) -> None:
     assert (plan.covered, list(plan.matched)) == ([], ["n1"])
 
 
-@pytest.mark.parametrize(
-    ("blocks", "left_open"),
-    [
-        ([block("n1"), block("n2"), block("n3")], "n1"),
-        ([block("n3"), block("n2"), block("n1")], "n3"),
-        ([block("n1", "evacuate"), block("n3"), block("n2", "evacuate")], "n3"),
-    ],
-    ids=["the weakest", "by the table, not by name", "a mark before an evacuation"],
-)
-def test_the_last_host_stays_open(
-    decisions: Decisions, blocks: list[tuple[str, int, str, str]], left_open: str
-) -> None:
-    plan = make(decisions, blocks, three())
-    assert set(plan.refused) == {left_open}
-    assert {*plan.covered, left_open} == {"n1", "n2", "n3"}
-
-
 def test_the_minimum_number_of_nodes_stays_open(decisions: Decisions) -> None:
     plan = make(decisions, [block("n1"), block("n2")], three(), Requirements(min_nodes=2))
     assert (plan.covered, set(plan.refused)) == (["n2"], {"n1"})
@@ -91,48 +74,6 @@ def test_a_barrier_stage_that_needs_more_slots_opens_the_host_with_the_weakest_b
         "n1": "Host n1 stays open although n1 is blocked (disk): a barrier stage needs 8 slots at once, more than the"
         " other open hosts have."
     }
-
-
-def test_nothing_is_opened_for_a_barrier_stage_that_could_not_start_on_all_hosts(decisions: Decisions) -> None:
-    plan = make(decisions, [block("n1")], three(slots=4), Requirements(barrier_slots=13))
-    assert (plan.covered, plan.refused) == (["n1"], {})
-
-
-def test_a_new_host_is_held_until_its_names_are_known_and_two_seconds_at_most(decisions: Decisions) -> None:
-    old, new = Host(name="n1"), Host(name="n2", names=None, joined=NOW)
-    for now, held in ((NOW, {"n2"}), (NOW + HOLD - 1, {"n2"}), (NOW + HOLD, set()), (NOW - 1, set())):
-        assert make(decisions, [block("other")], [old, new], now=now).held == held
-    assert make(decisions, [block("other")], [old, replace(new, names=frozenset())]).held == set()
-    assert make(decisions, [block("other", end=NOW)], [old, new]).held == set()
-    assert make(decisions, [], [old, new]).held == set()
-
-
-def test_the_last_open_host_stays_open_until_it_is_known_whether_the_new_one_does(decisions: Decisions) -> None:
-    """Its tasks would be stopped in vain if the new host is blocked, too."""
-    old, new = Host(name="n1"), Host(name="n2", names=None, joined=NOW)
-    blocks = [block("n1", "evacuate"), block("10.0.0.2", "evacuate")]
-    assert make(decisions, blocks, [old, new]).covered == []
-    known = replace(new, names=frozenset({"10.0.0.2"}))
-    assert make(decisions, blocks, [old, known], now=NOW + HOLD).covered == ["n2"]
-    free = replace(new, names=frozenset({"10.0.0.9"}))
-    assert make(decisions, blocks, [old, free]).covered == ["n1"]
-
-
-def test_of_hosts_that_all_have_just_joined_no_blocked_one_is_open(decisions: Decisions) -> None:
-    hosts = [Host(name="n1", joined=NOW), *(Host(name=n, names=None, joined=NOW) for n in ("n2", "n3"))]
-    plan = make(decisions, [block("n1")], hosts)
-    assert (plan.covered, plan.held) == (["n1"], {"n2", "n3"})
-
-
-def test_a_blocked_host_that_joins_first_is_not_opened_for_five_seconds_because_others_may_join(
-    decisions: Decisions,
-) -> None:
-    first, second = Host(name="n1", joined=NOW), Host(name="n2", joined=NOW + 4000)
-    for now, covered in ((NOW, ["n1"]), (NOW + JOIN - 1, ["n1"]), (NOW + JOIN, [])):
-        assert make(decisions, [block("n1")], [first], now=now).covered == covered
-    assert make(decisions, [block("n1")], [first]).valid_until == NOW + JOIN - NOTICE
-    assert make(decisions, [block("n1")], [first], now=NOW + JOIN - NOTICE).valid_until == NOW + JOIN
-    assert make(decisions, [block("n1")], [first, second], now=NOW + JOIN).covered == ["n1"]
 
 
 def test_before_such_a_host_is_opened_its_block_is_refused(decisions: Decisions) -> None:
@@ -150,41 +91,6 @@ def test_before_such_a_host_is_opened_its_block_is_refused(decisions: Decisions)
     assert (plan.covered, plan.provisional, plan.refused) == (["n1"], set(), {})
 
 
-def test_a_host_that_will_take_the_place_of_the_open_one_is_refused_before_it_does(decisions: Decisions) -> None:
-    """The open one has the stronger block."""
-    old, new = Host(name="n1"), Host(name="n2", joined=NOW)
-    blocks = [block("n2"), block("n1", "evacuate")]
-    assert make(decisions, blocks, [old, new]).provisional == {"n2"}
-    plan = make(decisions, blocks, [old, new], now=NOW + JOIN - NOTICE)
-    assert (plan.covered, set(plan.refused)) == (["n2"], {"n1", "n2"})
-    plan = make(decisions, blocks, [old, new], now=NOW + JOIN)
-    assert (plan.covered, set(plan.refused)) == (["n1"], {"n2"})
-
-
-def test_a_host_that_was_closed_is_refused_before_it_is_opened(decisions: Decisions) -> None:
-    """It gets no task until its refusal is reported: its block may count as applied."""
-    closed = Host(name="n1", unannounced=True)
-    plan = make(decisions, [block("n1", "evacuate")], [closed])
-    assert (plan.covered, plan.announced, plan.evacuated) == (["n1"], {"n1"}, set())
-    assert REASONS["minimum"] in plan.refused["n1"]
-    plan = make(decisions, [block("n1", "evacuate")], [replace(closed, unannounced=False)])
-    assert (plan.covered, plan.announced, set(plan.refused)) == ([], set(), {"n1"})
-
-
-def test_the_last_host_stays_open_if_it_runs_tasks_however_new_it_is(decisions: Decisions) -> None:
-    """It got them before the block. Spark aborts a job at once if all hosts are excluded and no executor is idle."""
-    new = Host(name="n1", joined=NOW, names=None, busy=True)
-    plan = make(decisions, [block("n1", "evacuate")], [new])
-    assert (plan.covered, set(plan.refused)) == ([], {"n1"})
-    assert make(decisions, [block("other")], [new]).held == set()
-    idle = Host(name="n2", joined=NOW)
-    assert make(decisions, [block("n2"), block("n1")], [new, idle]).covered == ["n2"]
-
-
-def test_a_host_that_was_there_before_the_agent_is_not_held(decisions: Decisions) -> None:
-    assert make(decisions, [block("n9")], three(names=None)).held == set()
-
-
 def test_barrier_tasks_are_not_evacuated_and_this_is_reported(decisions: Decisions) -> None:
     plan = make(decisions, [block("n1", "evacuate")], three(runs_barrier_tasks=True))
     assert (plan.covered, plan.evacuated) == (["n1"], {"n1"})
@@ -192,12 +98,6 @@ def test_barrier_tasks_are_not_evacuated_and_this_is_reported(decisions: Decisio
         "n1": "Host n1 gets no new tasks, but not all of its tasks are evacuated although n1 is blocked (disk): a"
         " barrier stage runs there, and killing one of its tasks would fail the job."
     }
-
-
-def test_for_a_continuous_query_an_evacuation_is_a_mark_and_this_is_reported(decisions: Decisions) -> None:
-    plan = make(decisions, [block("n1", "evacuate"), block("n2")], three(), Requirements(continuous=True))
-    assert (plan.covered, plan.evacuated) == (["n2", "n1"], set())
-    assert list(plan.refused) == ["n1"]
 
 
 @pytest.mark.parametrize("cause", ["x" * 200, "😀" * 100], ids=["letters", "two units each"])
@@ -218,19 +118,6 @@ def test_a_reason_fits_into_a_report(decisions: Decisions, cause: str) -> None:
         assert reason.endswith(".")
 
 
-def test_an_address_that_several_hosts_have_is_ambiguous(decisions: Decisions) -> None:
-    shared = three(names=frozenset({"203.0.113.1"}))
-    assert make(decisions, [block("203.0.113.1")], shared).matched == {}
-    assert list(make(decisions, [block("203.0.113.1")], shared[:1]).matched) == ["n1"]
-
-
-def test_a_further_name_may_belong_to_several_hosts(decisions: Decisions) -> None:
-    """As the pods of one Kubernetes node."""
-    pods = [Host(name=f"10.0.0.{i}", names=frozenset({"worker-17.example.com"})) for i in (1, 2, 3)]
-    plan = make(decisions, [block("worker-17")], [*pods, Host(name="10.0.0.9")])
-    assert plan.covered == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-
-
 def test_the_hosts_of_a_node_are_blocked_and_opened_together(decisions: Decisions) -> None:
     """By a name of the node, by its address, which is not ambiguous, or by the name of any of its hosts."""
     names = frozenset({"worker-17", "192.168.0.17"})
@@ -244,58 +131,11 @@ def test_the_hosts_of_a_node_are_blocked_and_opened_together(decisions: Decision
     assert plan.refused["worker-17"].startswith("Host worker-17 stays open although worker-17 is blocked")
 
 
-def test_the_minimum_counts_nodes_not_their_hosts(decisions: Decisions) -> None:
-    pods = [Host(name=f"10.0.0.{i}", node="worker-17", names=frozenset({"worker-17"})) for i in (1, 2)]
-    other = Host(name="10.0.0.3", node="worker-18", names=frozenset({"worker-18"}))
-    plan = make(decisions, [block("worker-18")], [*pods, other], Requirements(keep_hosts=2))
-    assert (plan.covered, list(plan.refused)) == ([], ["worker-18"])
-
-
 class TestCanaryBlocks:
     """One executor of the node still gets tasks."""
 
     TWO = Host(name="n1", executors=("12", "7", "3"), usable=("12", "7"))
     OTHER = Host(name="n2", executors=("1",), usable=("1",))
-
-    def test_the_executor_with_the_lowest_number_that_spark_would_use_stays_open(self, decisions: Decisions) -> None:
-        plan = make(decisions, [block("n1", "canary")], [self.TWO, self.OTHER])
-        assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {"n1": {"7"}}, {"12", "3"})
-        assert (plan.evacuated, plan.refused) == (set(), {})
-
-    def test_of_the_hosts_of_a_node_one_has_the_canary(self, decisions: Decisions) -> None:
-        """As the pods of one Kubernetes node."""
-        first, second = (replace(host, node="m1", names=frozenset({"m1"})) for host in (self.TWO, self.OTHER))
-        plan = make(decisions, [block("m1", "canary")], [first, second, Host(name="n3")])
-        assert (plan.canaries, plan.closed_executors) == ({"n2": {"1"}}, {"3", "7", "12"})
-
-    def test_of_each_resource_profile_one_stays_open(self, decisions: Decisions) -> None:
-        """Otherwise a stage of another profile would wait, if all hosts have canaries."""
-        first = replace(self.TWO, profiles=(("12", 1), ("3", 2)))
-        plan = make(decisions, [block("n1", "canary")], [first, self.OTHER])
-        assert (plan.canaries, plan.closed_executors) == ({"n1": {"7", "12"}}, {"3"})
-        first, second = (replace(host, node="m1", names=frozenset({"m1"})) for host in (first, self.OTHER))
-        plan = make(decisions, [block("m1", "canary")], [first, second])
-        assert (plan.canaries, plan.closed_executors) == ({"n1": {"12"}, "n2": {"1"}}, {"3", "7"})
-
-    @pytest.mark.parametrize("action", ["mark", "evacuate"])
-    @pytest.mark.parametrize("stronger_first", [False, True])
-    def test_a_stronger_block_of_the_same_host_closes_it(
-        self, decisions: Decisions, action: str, stronger_first: bool
-    ) -> None:
-        """Until it ends."""
-        host = replace(self.TWO, names=frozenset({"10.0.0.1"}))
-        blocks = [block("n1", "canary"), block("10.0.0.1", action, end=NOW + 500)]
-        plan = make(decisions, reversed(blocks) if stronger_first else blocks, [host, self.OTHER])
-        assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {}, set())
-        assert (plan.evacuated == {"n1"}, plan.valid_until) == (action == "evacuate", NOW + 500)
-        plan = make(decisions, blocks, [host, self.OTHER], now=NOW + 500)
-        assert plan.canaries == {"n1": {"7"}}
-
-    def test_it_is_not_refused_for_the_last_host(self, decisions: Decisions) -> None:
-        """The job goes on in the canaries."""
-        blocks = [block("n1", "canary"), block("n2", "canary")]
-        plan = make(decisions, blocks, [self.TWO, self.OTHER])
-        assert (plan.canaries, plan.refused) == ({"n1": {"7"}, "n2": {"1"}}, {})
 
     def test_its_host_does_not_count_as_open_because_it_may_be_bad(self, decisions: Decisions) -> None:
         plan = make(decisions, [block("n1", "canary"), block("n2")], [self.TWO, self.OTHER])
@@ -304,24 +144,6 @@ class TestCanaryBlocks:
             "n2": "Host n2 stays open although n2 is blocked (disk): the job must keep a host with a live executor, not"
             " counting canaries, and this is the weakest other block."
         }
-
-    def test_a_barrier_stage_has_the_slots_of_the_canary(self, decisions: Decisions) -> None:
-        hosts = [replace(self.TWO, slots=6), replace(self.OTHER, slots=2)]
-        plan = make(decisions, [block("n1", "canary")], hosts, Requirements(barrier_slots=4))
-        assert (plan.canaries, plan.refused) == ({"n1": {"7"}}, {})
-        plan = make(decisions, [block("n1", "canary")], hosts, Requirements(barrier_slots=5))
-        assert (plan.covered, plan.closed_executors) == ([], set())
-        assert plan.refused["n1"].endswith(REASONS["barrier"])
-
-    def test_a_task_that_can_run_nowhere_else_opens_the_host(self, decisions: Decisions) -> None:
-        plan = make(decisions, [block("n1", "canary")], [replace(self.TWO, required=True), self.OTHER])
-        assert (plan.covered, plan.closed_executors) == ([], set())
-        assert plan.refused["n1"].endswith(REASONS["required"])
-
-    def test_a_new_host_is_held_as_its_address_may_have_a_stronger_block(self, decisions: Decisions) -> None:
-        new = replace(self.TWO, joined=NOW, names=None)
-        plan = make(decisions, [block("n1", "canary")], [new, self.OTHER])
-        assert (plan.held, plan.canaries) == ({"n1"}, {"n1": {"7"}})
 
     def test_a_canary_stays_the_same_while_spark_would_use_it(self, decisions: Decisions) -> None:
         """Also if one with a lower number is used again."""
@@ -341,6 +163,8 @@ class TestCanaryBlocks:
 
 IDS = ("n0", "N1.a.example", "n2", "10.0.0.0", "10.0.0.1", "node-3", "n4.b.example", "[::4]".strip("[]"))
 HOST_NAMES = ("n0", "N0.A.example", "n1", "n2.x", "n2.y", "n3", "10.0.0.1", "n4.b.example", "n5", "[0:0::4]")
+JOINED = [NOW - 5 * HOLD, *(NOW - it + more for it in (HOLD, JOIN - NOTICE, JOIN) for more in (0, 1)), NOW, NOW + 50]
+"""Just before each of the times at which a host is no longer new, and at it."""
 FURTHER = ("10.0.0.0", "10.0.0.1", "10.0.0.2", "NODE-3", "n4", "n4.c.example", "0:0:0::4", "n2")
 needs_ = st.builds(
     Requirements,
@@ -369,7 +193,7 @@ hosts_ = st.lists(
         node=st.sampled_from(["", "", "m1", "m2"]),
         open=st.sampled_from([True, True, True, False]),
         names=st.one_of(st.none(), st.frozensets(st.sampled_from(FURTHER), max_size=2)),
-        joined=st.sampled_from([LONG_AGO, LONG_AGO, NOW - 5 * HOLD, NOW - 3000, NOW - 100, NOW, NOW + 50]),
+        joined=st.sampled_from([LONG_AGO, LONG_AGO, *JOINED]),
         required=st.sampled_from([False, False, False, True]),
         slots=st.integers(0, 4),
         runs_barrier_tasks=st.booleans(),

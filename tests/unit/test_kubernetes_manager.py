@@ -25,7 +25,7 @@ from blocklist.managers.kubernetes.api_server import ApiServer, Json
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess
 from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import budget_reason, not_evacuated, pods_to_evict
-from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader, event_body
+from blocklist.managers.kubernetes.manager import KubernetesManager, event_body
 from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, parse_node
 from blocklist.managers.kubernetes.plan import (
     BlockMark,
@@ -334,7 +334,7 @@ def test_a_node_is_described_by_its_names_and_labels() -> None:
 
 def test_of_several_requests_to_reconcile_again_the_earliest_counts() -> None:
     asked = threading.Event()
-    source = cast("NodeReader", types.SimpleNamespace(put=None))
+    source = cast("NodeCache", types.SimpleNamespace(put=None))
     manager = KubernetesManager(cast("ApiServer", None), source, OURS, request=asked.set)
     for seconds in (3600, 0, 3600):
         manager._request_in(seconds)

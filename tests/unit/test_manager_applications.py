@@ -24,7 +24,8 @@ from blocklist.managers.applications import (
 from blocklist.managers.command import Stopping
 from blocklist.managers.kubernetes.api_server import ApiServer
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess
-from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader
+from blocklist.managers.kubernetes.manager import KubernetesManager
+from blocklist.managers.kubernetes.nodes import NodeCache
 from blocklist.managers.kubernetes.plan import OwnTaint
 from blocklist.managers.options import build_parser
 from blocklist.managers.plan import DesiredState, ManagerError
@@ -154,7 +155,7 @@ def test_kubernetes_is_asked_for_the_pods_of_drivers_that_run() -> None:
     server = recording({"metadata": {}, "items": [pod]})
     no_nodes = SimpleNamespace(put=None)
     with serving(server) as url, ApiServer(ClusterAccess(url=url, tls=ssl.create_default_context())) as api:
-        manager = KubernetesManager(api, cast("NodeReader", no_nodes), OwnTaint(key="k", value="v"))
+        manager = KubernetesManager(api, cast("NodeCache", no_nodes), OwnTaint(key="k", value="v"))
         assert [it.id for it in manager.applications()] == ["spark-1"]
         manager.close()
     [path] = server.paths

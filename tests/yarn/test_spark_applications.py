@@ -105,35 +105,6 @@ def test_in_cluster_mode_with_dynamic_allocation_and_findings_of_its_own(service
     ends_well(service, application)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [pytest.param(CLIENT, DYNAMIC, id="client, dynamic"), pytest.param(CLUSTER, {}, id="cluster, static")],
-)
-def test_in_the_other_mode(service: Service, start: Start, kind: Kind, settings: dict[str, str]) -> None:
-    block_no_nodes(service)
-    service.put(W2)
-    application = start(kind, **settings)
-    assert W2 not in application.round().hosts
-    service.await_listener()
-    service.unblock(W2)
-    application.await_use(W2)
-
-    started = len(application.starts_on(W2))
-    application.begin_round(waiting_on=W2)
-    wait_until(lambda: len(application.starts_on(W2)) > started, seconds=240)
-    service.block(W2, EVACUATE)
-    assert W2 not in application.result().hosts, "evacuated"
-    started = len(application.starts_on(W2))
-    for host in (W1, W3):
-        service.block(host, EVACUATE)
-    assert application.round().number == TASKS, "all nodes are blocked: the first one stays open"
-    for host in HOSTS:
-        service.unblock(host)
-    application.await_use(W2)
-    ends_well(service, application)
-
-
 def block_no_nodes(service: Service) -> None:
     """Names that are no nodes of the cluster, more than it has nodes."""
     service.put(*NO_NODES)

@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 from blocklist.managers.applications import Application, as_items, parse_driver_pod
 from blocklist.managers.kubernetes.api_server import FIELD_MANAGER, ApiError, ApiServer, Json
 from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import Evictor
-from blocklist.managers.kubernetes.nodes import NODES, KubernetesNode, read_node
+from blocklist.managers.kubernetes.nodes import NODES, KubernetesNode, NodeCache, read_node
 from blocklist.managers.kubernetes.plan import (
     Assessment,
     Condition,
@@ -138,22 +138,6 @@ _EVENTS: Final = {
 }
 
 
-class NodeReader(Protocol):
-    """Where the nodes come from: a NodeCache, or one list."""
-
-    def nodes(self) -> Mapping[str, KubernetesNode]:
-        """The nodes by name. Raises ManagerError."""
-
-    def missing(self) -> Mapping[str, KubernetesNode]:
-        """Nodes that were listed before and are not now, although nobody reported their end."""
-
-    def outage(self) -> tuple[float, str] | None:
-        """Seconds since the nodes could no longer be read, and why."""
-
-    def put(self, node: KubernetesNode) -> None:
-        """A node as it was just read."""
-
-
 class KubernetesManager:
     """`is_active` is whether this manager may act; `authors` reads who blocked the nodes, as far as that is known.
 
@@ -164,7 +148,7 @@ class KubernetesManager:
     def __init__(
         self,
         api: ApiServer,
-        source: NodeReader,
+        source: NodeCache,
         taint: OwnTaint,
         *,
         on_drift: DriftPolicy = DriftPolicy.RESTORE,

@@ -334,7 +334,7 @@ class NodeCache:
             began = time.monotonic()
             try:
                 if self._version is None:
-                    self._list()
+                    self.read_list()
                 self._watch()
                 self._pace(began)
             except GoneError:
@@ -355,7 +355,8 @@ class NodeCache:
         if time.monotonic() - began < _MIN_WATCH_SECONDS:
             self._connection.aborted.wait(_MIN_WATCH_SECONDS)
 
-    def _list(self) -> None:
+    def read_list(self) -> None:
+        """List the nodes once; the thread does it, where there is one. Raises ManagerError."""
         self._listing_since = time.monotonic()
         try:
             nodes, self._version = list_nodes(self._api, self._annotation)

@@ -27,7 +27,7 @@ from blocklist.managers.kubernetes.cluster_access import SERVICE_ACCOUNT, Cluste
 from blocklist.managers.kubernetes.cordon_mirror import CordonMirror
 from blocklist.managers.kubernetes.eviction import Evictor
 from blocklist.managers.kubernetes.manager import EventRecorder, KubernetesManager
-from blocklist.managers.kubernetes.nodes import KubernetesNode, NodeCache, list_nodes
+from blocklist.managers.kubernetes.nodes import NodeCache
 from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, OwnTaint
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.reconcile import ReconcileLoop, registration_of
@@ -219,9 +219,11 @@ def make_manager(args: argparse.Namespace) -> KubernetesManager:
     cordons = None
     if args.mirror_cordons:
         cordons = CordonMirror(BlocklistClient(args.url), listener_id(args), seconds=math.inf)
+    nodes = NodeCache(api, taint.key, lambda: None)
+    nodes.read_list()
     return KubernetesManager(
         api,
-        _OneList(api, taint),
+        nodes,
         taint,
         on_drift=DriftPolicy(args.on_drift),
         cordons=cordons,
@@ -302,8 +304,7 @@ def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stoppin
             authors=lambda: _authors(client),
             request=requests.send,
         )
-        loop = ReconcileLoop(manager, session, interval=args.every)
-        requests.loop = loop
+        requests.loop = loop = ReconcileLoop(manager, session, interval=args.every)
         for close in (events.close, cache.close, manager.close, *([evictor.close] if evictor else [])):
             stack.callback(close)
         cache.start(_FIRST_LIST_SECONDS)
@@ -323,36 +324,11 @@ def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stoppin
 class _Requests:
     """Hands requests of the parts to the loop, which is made after them."""
 
-    def __init__(self) -> None:
-        self.loop: ReconcileLoop[KubernetesPlan] | None = None
+    loop: ReconcileLoop[KubernetesPlan] | None = None
 
     def send(self) -> None:
         if self.loop is not None:
             self.loop.request()
-
-
-class _OneList:
-    """The nodes as one list has them."""
-
-    def __init__(self, api: ApiServer, taint: OwnTaint) -> None:
-        self._api = api
-        self._taint = taint
-        self._nodes: dict[str, KubernetesNode] | None = None
-
-    def nodes(self) -> Mapping[str, KubernetesNode]:
-        if self._nodes is None:
-            self._nodes, _ = list_nodes(self._api, self._taint.key)
-        return self._nodes
-
-    def missing(self) -> Mapping[str, KubernetesNode]:
-        return {}
-
-    def outage(self) -> None:
-        return None
-
-    def put(self, node: KubernetesNode) -> None:
-        if self._nodes is not None:
-            self._nodes[node.name] = node.after(self._nodes.get(node.name))
 
 
 def _authors(client: BlocklistClient) -> Mapping[str, Claims]:
