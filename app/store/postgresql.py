@@ -740,9 +740,11 @@ async def connect_async(url: str) -> psycopg.AsyncConnection:
 
     Raises psycopg.Error, or TimeoutError if the server stalls after the login.
     """
-    connection = await psycopg.AsyncConnection.connect(**_arguments(url))
+    arguments = _arguments(url)
+    connection = await psycopg.AsyncConnection.connect(**arguments)
     try:
-        with deadline(CONNECT_TIMEOUT_SECONDS, connection):
+        # What the URL allows for connecting, it also allows for the first answer; libpq has no shorter timeout either.
+        with deadline(max(CONNECT_TIMEOUT_SECONDS, int(arguments["connect_timeout"])), connection):
             [pid] = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (None,)
             if pid != connection.info.backend_pid:
                 connection.prepare_threshold = None  # As above.
