@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Final, Literal, NamedTuple
@@ -71,9 +71,24 @@ def _duration(value: object) -> object:
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
 
-def _check_block_duration(text: str) -> str:
-    parse_duration_or_forever(text)
-    return text
+def _checked(check: Callable[[str], object], expected: str = "") -> AfterValidator:
+    """A text stays as it is if `check` raises no ValueError; `expected` is said before the reason."""
+
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except ValueError as error:
+            raise ValueError(f"{expected}: {error}" if expected else str(error)) from None
+        return text
+
+    return AfterValidator(validate)
+
+
+def _of_parts(check: Callable[[list[str]], object]) -> Callable[[str], object]:
+    return lambda text: check(text.split(","))
+
+
+_Hosts = Annotated[str, _checked(_of_parts(CallbackPolicy), "give comma-separated names, *.name and networks")]
 
 
 class Settings(BaseSettings):
@@ -93,11 +108,15 @@ class Settings(BaseSettings):
     """URL at which browsers reach the service, root path included; by default that of the request."""
     auth: Literal["off", "tokens"] = "off"
     """`tokens`: every request needs a token. `off`: anyone may do anything; allowed on a loopback address only."""
-    allowed_hosts: str = ""
+    allowed_hosts: Annotated[
+        str, _checked(_of_parts(HostPolicy), "give comma-separated host names and addresses, without ports")
+    ] = ""
     """Comma-separated names and addresses that `Host` may have with `BLOCKLIST_AUTH=off`, besides loopback ones."""
     admin_token_file: str = ""
     """File with the token of an admin; created at the start if it is missing."""
-    trusted_proxies: str = ""
+    trusted_proxies: Annotated[
+        str, _checked(_of_parts(Networks), "give comma-separated networks such as 10.0.0.0/8")
+    ] = ""
     """Comma-separated networks of the proxies whose `X-Forwarded-User` names the author."""
     oidc_issuer: str = ""
     """URL of an OpenID Connect issuer whose JWTs are accepted as well; several are separated by commas."""
@@ -115,13 +134,13 @@ class Settings(BaseSettings):
     """What a log-in asks the issuer for; with Entra ID and others `openid profile offline_access`."""
     oidc_roles_claim: Annotated[str, Field(min_length=1)] = "roles"
     """Claim of these JWTs with the roles or groups; dots lead into nested objects, and may be in names as well."""
-    oidc_roles: str = ""
+    oidc_roles: Annotated[str, _checked(Grants.parse)] = ""
     """Comma-separated roles of groups in that claim: `sre=operator,platform=admin,alerts=operator:alertmanager/*`."""
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "preferred_username"
     """Claim of these JWTs with the author's name; without it, `sub` is used."""
     service_account_audience: str = ""
     """In a Kubernetes pod: accept tokens of the cluster's ServiceAccounts that are for this audience."""
-    service_account_roles: str = ""
+    service_account_roles: Annotated[str, _checked(Grants.of_accounts)] = ""
     """Comma-separated roles of ServiceAccounts, as in `spark/driver=listener,ops/*=operator`; without one, 403."""
     database_url: Annotated[
         str,
@@ -130,6 +149,7 @@ class Settings(BaseSettings):
             description="Database of the list: `sqlite:///FILE` (three slashes and a relative path, or four and an"
             " absolute one), or `postgresql://USER@HOST/DATABASE` for several replicas.",
         ),
+        _checked(check_url),
     ] = "sqlite:///blocklist.db"
     database_url_file: str = ""
     """File with the URL, instead of `BLOCKLIST_DATABASE_URL`; new connections have the user and password in it then."""
@@ -157,7 +177,7 @@ class Settings(BaseSettings):
     """Minimum duration of the block of an alert, even if it resolves before; longer if it is repeated. 0 is none."""
     repeat_window: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=30)
     """Each automatic block of a node within this time doubles the duration of the next one; 0 disables this."""
-    callback_hosts: str | None = None
+    callback_hosts: _Hosts | None = None
     """Hosts that may receive pushes: names, `*.name`, networks. By default loopback; none with authentication."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
@@ -165,7 +185,7 @@ class Settings(BaseSettings):
     """Maximum share of known nodes to be blocked, rounded up; 0.5 with authentication. `20%` is 0.2; 1 is no limit."""
     max_blocked_by_author: Annotated[int, Field(ge=0)] = 0
     """Maximum number of nodes blocked by one author; a request that would exceed it gets 409. 0 is no limit."""
-    max_blocked_per: str = ""
+    max_blocked_per: Annotated[str, _checked(parse_domain_limits)] = ""
     """Maximum number, or percent, of the nodes with the same label that may be blocked, as in `rack=2,zone=10%`."""
     longest_block_operator: Annotated[Duration | None, Field(ge=timedelta(0))] = None
     """Maximum duration of an operator's block. 0 is no limit; by default `30d` with authentication, or for ever."""
@@ -185,7 +205,7 @@ class Settings(BaseSettings):
     """PEM file with the certificate and its chain; with it the service serves HTTPS."""
     tls_key: str = ""
     """PEM file with the private key of the certificate, not encrypted."""
-    default_duration: Annotated[str, AfterValidator(_check_block_duration)] = DEFAULT_DURATION
+    default_duration: Annotated[str, _checked(parse_duration_or_forever)] = DEFAULT_DURATION
     """Duration, or `forever`, of blocks without an end in the command and on the page; at most the longest block."""
     notify_url: Annotated[
         str,
@@ -194,12 +214,13 @@ class Settings(BaseSettings):
             description="Comma-separated URLs, as the library apprise reads them, to which notices of blocked,"
             " evacuated and freed nodes, refusals and drift are sent.",
         ),
+        _checked(make_senders),
     ] = ""
     notify_url_file: str = ""
     """File with the URLs, instead of `BLOCKLIST_NOTIFY_URL`; it is read again when it changes."""
-    ticket_url: str = ""
+    ticket_url: Annotated[str, _checked(lambda url: TicketLinks.parse(url, DEFAULT_TICKET_PATTERN))] = ""
     """URL of a ticket with `{id}` in it; ids of tickets in causes are then links on the page."""
-    ticket_pattern: str = DEFAULT_TICKET_PATTERN
+    ticket_pattern: Annotated[str, _checked(parse_pattern)] = DEFAULT_TICKET_PATTERN
     """Regular expression (Python) of the ids of tickets; used with `BLOCKLIST_TICKET_URL`."""
     fast_path: bool = True
     """Serve plain GETs of the list and table, and single-node PUTs, on the fast path; `false` helps debugging."""
@@ -275,39 +296,6 @@ class Settings(BaseSettings):
         default = "" if self._is_authenticated else _LOOPBACK
         return CallbackPolicy((default if self.callback_hosts is None else self.callback_hosts).split(","))
 
-    @field_validator("callback_hosts")
-    @classmethod
-    def _hosts(cls, text: str | None) -> str | None:
-        try:
-            CallbackPolicy((text or "").split(","))
-        except ValueError as error:
-            raise ValueError(f"give comma-separated names, *.name and networks: {error}") from None
-        return text
-
-    @field_validator("notify_url")
-    @classmethod
-    def _notify_url(cls, text: str) -> str:
-        make_senders(text)
-        return text
-
-    @field_validator("ticket_url")
-    @classmethod
-    def _ticket_url(cls, url: str) -> str:
-        TicketLinks.parse(url, DEFAULT_TICKET_PATTERN)
-        return url
-
-    @field_validator("ticket_pattern")
-    @classmethod
-    def _ticket_pattern(cls, pattern: str) -> str:
-        parse_pattern(pattern)
-        return pattern
-
-    @field_validator("max_blocked_per")
-    @classmethod
-    def _domains(cls, text: str) -> str:
-        parse_domain_limits(text)
-        return text
-
     @field_validator("host")
     @classmethod
     def _host(cls, text: str) -> str:
@@ -334,24 +322,6 @@ class Settings(BaseSettings):
             return float(text.removesuffix("%")) / 100 if text.endswith("%") else value
         except ValueError:
             raise ValueError("give a share such as 0.2 or 20%") from None
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _allowed_hosts(cls, text: str) -> str:
-        try:
-            HostPolicy(text.split(","))
-        except ValueError as error:
-            raise ValueError(f"give comma-separated host names and addresses, without ports: {error}") from None
-        return text
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _networks(cls, text: str) -> str:
-        try:
-            Networks(text.split(","))
-        except ValueError as error:
-            raise ValueError(f"give comma-separated networks such as 10.0.0.0/8: {error}") from None
-        return text
 
     @field_validator("oidc_issuer")
     @classmethod
@@ -391,23 +361,6 @@ class Settings(BaseSettings):
             own = urlsplit(url)._replace(path=root_path, query="", fragment="").geturl()
             raise ValueError(f"its path must be that of {PREFIX}ROOT_PATH: {own}")
         return url
-
-    @field_validator("service_account_roles")
-    @classmethod
-    def _service_account_roles(cls, text: str) -> str:
-        Grants.of_accounts(text)
-        return text
-
-    @field_validator("oidc_roles")
-    @classmethod
-    def _oidc_roles(cls, text: str) -> str:
-        Grants.parse(text)
-        return text
-
-    @field_validator("database_url")
-    @classmethod
-    def _database(cls, url: str) -> str:
-        return check_url(url)
 
 
 SECRETS: Final = tuple(name for name in Settings.model_fields if f"{name}_file" in Settings.model_fields)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
@@ -35,7 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from app.store import audit, queries
 from app.store.audit import AuditEvent, Origin
-from app.store.queries import Topic, current_version
+from app.store.queries import StorePart, Topic, current_version, reading, writing
 from app.store.tables import (
     listener_modes,
     listeners,
@@ -51,10 +50,6 @@ from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.listener import Listener, ListenerRole, Mode, ModeRecord, Software
 from blocklist.wire.audit import AuditKind
 
-if TYPE_CHECKING:
-    from app.store.store import Store
-
-T = TypeVar("T")
 MAX_ATTEMPTS: Final = 10
 MAX_MODES: Final = 1000
 """Maximum number of patterns with a mode."""
@@ -134,25 +129,33 @@ class ListenerUpdates(NamedTuple):
     modes: list[ModeRecord]
 
 
-class ListenerStore:
+class ListenerStore(StorePart):
     """Stored listeners, and the replicas that push to them.
 
     Every method raises UnavailableError if the database cannot be used.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def _write(self, query: Callable[[Connection], T]) -> T:
-        """Run a query in a transaction after those of other replicas, which are notified."""
-        return await self._store.write(query, Topic.LISTENERS)
-
-    async def updates_since(self, since: int) -> ListenerUpdates:
+    @reading
+    def updates_since(self, connection: Connection, since: int) -> ListenerUpdates:
         """What was written after version `since`; -1 is everything."""
-        return await self._store.read(lambda connection: _updates_since(connection, since))
+        version = connection.execute(select(current_version())).scalar_one()
+        if version is None:
+            raise missing_row(versions)
+        count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
+        rows = connection.execute(select(listeners).where(listeners.c.version > since))
+        changed = list(readable_rows(listeners, rows, _stored))
+        return ListenerUpdates(
+            int(version),
+            queries.current_history(connection),
+            count,
+            changed,
+            _reports_since(connection, since),
+            list(readable_rows(listener_modes, connection.execute(select(listener_modes)), _mode)),
+        )
 
-    async def ids(self) -> set[str]:
-        return await self._store.read(lambda connection: set(connection.execute(select(listeners.c.id)).scalars()))
+    @reading
+    def ids(self, connection: Connection) -> set[str]:
+        return set(connection.execute(select(listeners.c.id)).scalars())
 
     async def update(
         self, listener_id: str, change: Callable[[StoredListener | None], StoredListener], history: str
@@ -162,84 +165,157 @@ class ListenerStore:
         `change` may run more than once. The cursor is stored only if it belongs to the current history.
         """
         for _ in range(MAX_ATTEMPTS):
-            current = await self._store.read(lambda connection: _get(connection, listener_id))
-            saved = partial(_save, stored=change(current), expected=current, history=history)
-            if (stored := await self._write(saved)) is not None:
+            current = await self._get(listener_id)
+            if (stored := await self._save(change(current), current, history)) is not None:
                 return stored
         raise UnavailableError(
             f"Listener {listener_id} kept changing its registration at other replicas; try again.", retry_after=1
         )
 
-    async def remove(
-        self, ids: Collection[str], lease_ended_before: int | None = None, session: str | None = None
-    ) -> set[str]:
-        """Remove listeners and return their ids; with `lease_ended_before` (Unix ms) only those whose lease ended
-        before that, with `session` only those with this session.
+    @reading
+    def _get(self, connection: Connection, listener_id: str) -> StoredListener | None:
+        return _get(connection, listener_id)
+
+    @writing(Topic.LISTENERS)
+    def _save(
+        self, connection: Connection, stored: StoredListener, expected: StoredListener | None, history: str
+    ) -> StoredListener | None:
+        """Replace the `expected` listener (None: there is none), and return what was stored.
+
+        Returns None and changes nothing if the stored one is another registration. The cursor is stored only if it
+        belongs to the current history.
         """
-        return await self._write(lambda connection: _remove(connection, ids, lease_ended_before, session))
+        current = _get(connection, stored.listener.id)
+        if _identity(current) != _identity(expected):
+            return None
+        if queries.current_history(connection) != history:
+            stored = replace(stored, listener=replace(stored.listener, acked=None))
+        if current is None:
+            connection.execute(insert(listeners).values(_row(stored)))
+            return stored
+        stored = replace(stored, listener=stored.listener.with_latest(current.listener))
+        connection.execute(update(listeners).where(listeners.c.id == stored.listener.id).values(_row(stored)))
+        if stored.listener.registration_key != current.listener.registration_key:
+            _remove_reports(connection, [stored.listener.id])
+        return stored
 
-    async def save_heartbeats(self, updated: Sequence[Listener], reports: Sequence[ReportPart], history: str) -> None:
-        """Store cursors, leases and reports. Cursors are stored only if they belong to the current history."""
+    @writing(Topic.LISTENERS)
+    def remove(
+        self,
+        connection: Connection,
+        ids: Collection[str],
+        lease_ended_before: int | None = None,
+        session: str | None = None,
+    ) -> set[str]:
+        """Remove listeners and return their ids; with `lease_ended_before` (Unix ms) only those whose stored lease
+        ended before that, with `session` only those with this session.
+        """
+        conditions: list[ColumnElement[bool]] = [listeners.c.id.in_(ids)]
+        if lease_ended_before is not None:
+            conditions.append(func.coalesce(listeners.c.lease_end_ms, 0) < lease_ended_before)
+        if session is not None:
+            conditions.append(listeners.c.session == session)
+        statement = delete(listeners).where(*conditions).returning(listeners.c.id)
+        removed = connection.execute(statement).scalars().all()
+        _remove_reports(connection, removed)
+        return set(removed)
 
-        def save(connection: Connection) -> None:
-            _save_heartbeats(connection, updated, history)
-            if reports:
-                _save_reports(connection, reports)
+    @writing(Topic.LISTENERS)
+    def save_heartbeats(
+        self, connection: Connection, updated: Sequence[Listener], reports: Sequence[ReportPart], history: str
+    ) -> None:
+        """Advance cursors and leases, which never go back, and store reports.
 
-        await self._write(save)
+        Skips registrations that were replaced or have expired. Cursors are stored only if they belong to the current
+        history.
+        """
+        same_history = queries.current_history(connection) == history
+        rows = [
+            {
+                "listener_id": listener.id,
+                "of_session": listener.session,
+                "registered_at": listener.registered_at,
+                "new_cursor": listener.acked if same_history else None,
+                "new_end": listener.lease_end,
+                "heard": listener.confirmed,
+            }
+            for listener in updated
+        ]
+        if connection.dialect.name == "postgresql":
+            connection.execute(_advance(_given_rows(rows, _HEARTBEAT).c.__getitem__))
+        else:
+            connection.execute(_advance(bindparam), rows)
+        if reports:
+            _save_reports(connection, reports)
 
-    async def set_mode(self, record: ModeRecord, origin: Origin) -> None:
+    @writing(Topic.LISTENERS)
+    def set_mode(self, connection: Connection, record: ModeRecord, origin: Origin) -> None:
         """Store the mode of a pattern, and in the audit log who set it. Raises InvalidError if there are too many."""
-        await self._write(lambda connection: _set_mode(connection, record, origin))
+        before = _take_mode(connection, record.pattern)
+        count = connection.execute(select(func.count()).select_from(listener_modes)).scalar_one()
+        if count >= MAX_MODES:
+            raise InvalidError(
+                f"There are {MAX_MODES} patterns with a mode, as many as are kept: remove those that are no longer"
+                " needed (blocklist listeners mode --remove PATTERN), or set one for several with *."
+            )
+        columns = {"pattern": record.pattern, "mode": record.mode.value, "created_by": record.created_by}
+        connection.execute(insert(listener_modes).values({**columns, "at_ms": record.at}))
+        _record_mode(connection, record.pattern, before, record.mode, record.at, origin)
 
-    async def remove_mode(self, pattern: str, at: int, origin: Origin) -> bool:
+    @writing(Topic.LISTENERS)
+    def remove_mode(self, connection: Connection, pattern: str, at: int, origin: Origin) -> bool:
         """Remove the record of a pattern, and record that `at` (Unix ms); whether there was one."""
-        return await self._write(lambda connection: _remove_mode(connection, pattern, at, origin))
+        before = _take_mode(connection, pattern)
+        if before is not None:
+            _record_mode(connection, pattern, before, None, at, origin)
+        return before is not None
 
-    async def unconfirm(self) -> None:
+    @writing(Topic.LISTENERS)
+    def unconfirm(self, connection: Connection) -> None:
         """Nobody could notice the end of a listener: none is confirmed before its next heartbeat."""
-        await self._write(
-            lambda connection: connection.execute(update(listeners).values(confirmed=False, version=current_version()))
-        )
+        connection.execute(update(listeners).values(confirmed=False, version=current_version()))
 
-    async def save_expired(self, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
+    @writing(Topic.LISTENERS)
+    def save_expired(
+        self, connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int
+    ) -> set[str]:
         """Mark as expired at `now` those whose lease ended until `lease_ended_before` (Unix ms); return their ids."""
-        return await self._write(lambda connection: _save_expired(connection, listener_ids, now, lease_ended_before))
+        live_with_ended_lease = (
+            listeners.c.id.in_(listener_ids),
+            listeners.c.lapsed_ms.is_(None),
+            func.coalesce(listeners.c.lease_end_ms, 0) <= lease_ended_before,
+        )
+        statement = update(listeners).where(*live_with_ended_lease).values(lapsed_ms=now, version=current_version())
+        return set(connection.execute(statement.returning(listeners.c.id)).scalars())
 
-    async def live_replicas(self) -> set[str]:
+    @reading
+    def live_replicas(self, connection: Connection) -> set[str]:
         """The ids of the replicas whose lease has not ended."""
-        return await self._store.read(_live_replicas)
+        return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)).scalars())
 
-    async def renew_replica_lease(self, seconds: float) -> set[str]:
+    @writing(None)
+    def renew_replica_lease(self, connection: Connection, seconds: float) -> set[str]:
         """Extend this replica's lease to `seconds` from now; return the ids of all live replicas."""
-        replica, milliseconds = self._store.replica, round(seconds * 1000)
-        return await self._store.write(lambda connection: _renew_lease(connection, replica, milliseconds))
+        replica = self.store.replica
+        connection.execute(delete(replicas).where(replicas.c.id != replica, replicas.c.end_ms < _DATABASE_CLOCK))
+        connection.execute(_RENEW_LEASE, {"id": replica, "ms": round(seconds * 1000)})
+        return set(connection.execute(select(replicas.c.id)).scalars())
 
-    async def claim_listeners(self, orphans: Collection[str]) -> None:
+    @writing(Topic.LISTENERS)
+    def claim_listeners(self, connection: Connection, orphans: Collection[str]) -> None:
         """Make this replica the owner of those listeners that no live replica owns."""
-        await self._write(lambda connection: _claim_listeners(connection, self._store.replica, orphans))
+        columns = listeners.c
+        live = select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)
+        unowned = or_(columns.owner.is_(None), columns.owner.not_in(live))
+        statement = update(listeners).where(columns.id.in_(orphans), unowned)
+        connection.execute(statement.values(owner=self.store.replica, version=current_version()))
 
-    async def remove_replica(self) -> None:
+    @writing(Topic.LISTENERS)
+    def remove_replica(self, connection: Connection) -> None:
         """Remove this replica, and its ownership of listeners."""
-        await self._write(lambda connection: _remove_replica(connection, self._store.replica))
-
-
-def _updates_since(connection: Connection, since: int) -> ListenerUpdates:
-    """What was written after version `since`; -1 is everything."""
-    version = connection.execute(select(current_version())).scalar_one()
-    if version is None:
-        raise missing_row(versions)
-    count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
-    rows = connection.execute(select(listeners).where(listeners.c.version > since))
-    changed = list(readable_rows(listeners, rows, _stored))
-    return ListenerUpdates(
-        int(version),
-        queries.current_history(connection),
-        count,
-        changed,
-        _reports_since(connection, since),
-        list(readable_rows(listener_modes, connection.execute(select(listener_modes)), _mode)),
-    )
+        statement = update(listeners).where(listeners.c.owner == self.store.replica)
+        connection.execute(statement.values(owner=None, version=current_version()))
+        connection.execute(delete(replicas).where(replicas.c.id == self.store.replica))
 
 
 def _get(connection: Connection, listener_id: str) -> StoredListener | None:
@@ -254,74 +330,8 @@ def check(connection: Connection) -> None:
     read_rows(listener_modes, connection.execute(select(listener_modes)), _mode)
 
 
-def _save(
-    connection: Connection, stored: StoredListener, expected: StoredListener | None, history: str
-) -> StoredListener | None:
-    """Replace the `expected` listener (None: there is none), and return what was stored.
-
-    Returns None and changes nothing if the stored one is another registration. The cursor is stored only if it belongs
-    to the current history.
-    """
-    current = _get(connection, stored.listener.id)
-    if _identity(current) != _identity(expected):
-        return None
-    if queries.current_history(connection) != history:
-        stored = replace(stored, listener=replace(stored.listener, acked=None))
-    if current is None:
-        connection.execute(insert(listeners).values(_row(stored)))
-        return stored
-    stored = replace(stored, listener=stored.listener.with_latest(current.listener))
-    connection.execute(update(listeners).where(listeners.c.id == stored.listener.id).values(_row(stored)))
-    if stored.listener.registration_key != current.listener.registration_key:
-        _remove_reports(connection, [stored.listener.id])
-    return stored
-
-
 def _identity(stored: StoredListener | None) -> tuple[str, int, str] | None:
     return None if stored is None else (*stored.listener.registration_key, stored.secret.current)
-
-
-def _remove(
-    connection: Connection,
-    listener_ids: Collection[str],
-    lease_ended_before: int | None = None,
-    session: str | None = None,
-) -> set[str]:
-    """Remove listeners and return their ids; with `lease_ended_before` (Unix ms) only those whose stored lease ended
-    before that, with `session` only those with this session.
-    """
-    conditions: list[ColumnElement[bool]] = [listeners.c.id.in_(listener_ids)]
-    if lease_ended_before is not None:
-        conditions.append(func.coalesce(listeners.c.lease_end_ms, 0) < lease_ended_before)
-    if session is not None:
-        conditions.append(listeners.c.session == session)
-    statement = delete(listeners).where(*conditions).returning(listeners.c.id)
-    removed = connection.execute(statement).scalars().all()
-    _remove_reports(connection, removed)
-    return set(removed)
-
-
-def _save_heartbeats(connection: Connection, updated: Iterable[Listener], history: str) -> None:
-    """Advance cursors and leases; both never go back. Skips registrations that were replaced or have expired.
-
-    Cursors are stored only if they belong to the current history.
-    """
-    same_history = queries.current_history(connection) == history
-    rows = [
-        {
-            "listener_id": listener.id,
-            "of_session": listener.session,
-            "registered_at": listener.registered_at,
-            "new_cursor": listener.acked if same_history else None,
-            "new_end": listener.lease_end,
-            "heard": listener.confirmed,
-        }
-        for listener in updated
-    ]
-    if connection.dialect.name == "postgresql":
-        connection.execute(_advance(_given_rows(rows, _HEARTBEAT).c.__getitem__))
-    else:
-        connection.execute(_advance(bindparam), rows)
 
 
 def _advance(given: Callable[[str], Any]) -> Update:
@@ -351,17 +361,6 @@ def _given_rows(rows: Sequence[Mapping[str, Any]], types: Mapping[str, TypeEngin
     """
     columns = [bindparam(f"given_{name}", [row[name] for row in rows], ARRAY(types[name])) for name in types]
     return func.unnest(*columns).table_valued(*types).render_derived(name="given")
-
-
-def _save_expired(connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
-    """Mark as expired at `now` those whose stored lease ended until then (both Unix ms); return their ids."""
-    live_with_ended_lease = (
-        listeners.c.id.in_(listener_ids),
-        listeners.c.lapsed_ms.is_(None),
-        func.coalesce(listeners.c.lease_end_ms, 0) <= lease_ended_before,
-    )
-    statement = update(listeners).where(*live_with_ended_lease).values(lapsed_ms=now, version=current_version())
-    return set(connection.execute(statement.returning(listeners.c.id)).scalars())
 
 
 def _row(stored: StoredListener) -> dict[str, Any]:
@@ -426,27 +425,11 @@ def _mode(row: Row[Any]) -> ModeRecord:
     return ModeRecord(row.pattern, Mode(row.mode), row.created_by, row.at_ms)
 
 
-def _set_mode(connection: Connection, record: ModeRecord, origin: Origin) -> None:
-    before = _take_mode(connection, record.pattern)
-    count = connection.execute(select(func.count()).select_from(listener_modes)).scalar_one()
-    if count >= MAX_MODES:
-        raise InvalidError(
-            f"There are {MAX_MODES} patterns with a mode, as many as are kept: remove those that are no longer needed"
-            " (blocklist listeners mode --remove PATTERN), or set one for several with *."
-        )
-    row = {"pattern": record.pattern, "mode": record.mode.value, "created_by": record.created_by, "at_ms": record.at}
-    connection.execute(insert(listener_modes).values(row))
-    details = {"pattern": record.pattern, "mode": record.mode.value, "before": before}
-    audit.add(connection, [AuditEvent(at=record.at, kind=AuditKind.MODE, origin=origin, details=details)])
-
-
-def _remove_mode(connection: Connection, pattern: str, at: int, origin: Origin) -> bool:
-    before = _take_mode(connection, pattern)
-    if before is None:
-        return False
-    details = {"pattern": pattern, "mode": None, "before": before}
+def _record_mode(
+    connection: Connection, pattern: str, before: str | None, mode: Mode | None, at: int, origin: Origin
+) -> None:
+    details = {"pattern": pattern, "mode": mode and mode.value, "before": before}
     audit.add(connection, [AuditEvent(at=at, kind=AuditKind.MODE, origin=origin, details=details)])
-    return True
 
 
 def _take_mode(connection: Connection, pattern: str) -> str | None:
@@ -496,27 +479,3 @@ def _save_reports(connection: Connection, parts: Iterable[ReportPart]) -> None:
 def _remove_reports(connection: Connection, listener_ids: Collection[str]) -> None:
     if listener_ids:
         connection.execute(delete(reports).where(reports.c.listener.in_(listener_ids)))
-
-
-def _live_replicas(connection: Connection) -> set[str]:
-    return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)).scalars())
-
-
-def _renew_lease(connection: Connection, replica: str, milliseconds: int) -> set[str]:
-    connection.execute(delete(replicas).where(replicas.c.id != replica, replicas.c.end_ms < _DATABASE_CLOCK))
-    connection.execute(_RENEW_LEASE, {"id": replica, "ms": milliseconds})
-    return set(connection.execute(select(replicas.c.id)).scalars())
-
-
-def _claim_listeners(connection: Connection, replica: str, orphans: Collection[str]) -> None:
-    columns = listeners.c
-    live = select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)
-    unowned = or_(columns.owner.is_(None), columns.owner.not_in(live))
-    statement = update(listeners).where(columns.id.in_(orphans), unowned)
-    connection.execute(statement.values(owner=replica, version=current_version()))
-
-
-def _remove_replica(connection: Connection, replica: str) -> None:
-    statement = update(listeners).where(listeners.c.owner == replica)
-    connection.execute(statement.values(owner=None, version=current_version()))
-    connection.execute(delete(replicas).where(replicas.c.id == replica))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -53,6 +54,10 @@ from blocklist.model.node import BlockAction, BlockedNode
 if TYPE_CHECKING:
     from app.store.store import Store
 
+A = ParamSpec("A")
+P = TypeVar("P", bound="StorePart")
+T = TypeVar("T")
+
 MAX_FULL_NAMES: Final = 20
 """Maximum number of full names in the log that are looked up for a short one."""
 _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
@@ -87,6 +92,41 @@ class Head(NamedTuple):
 
     history: str
     revision: int
+
+
+class StorePart:
+    """What one subject has in the database: each method of a part is one transaction, see `reading` and `writing`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+
+def reading(query: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], Coroutine[Any, Any, T]]:
+    """Make a method that takes a connection into one that runs on a consistent snapshot of the database."""
+
+    @wraps(query)
+    async def run(part: P, /, *args: A.args, **options: A.kwargs) -> T:
+        return await part.store.read(lambda connection: query(part, connection, *args, **options))
+
+    return run
+
+
+def writing(
+    topic: Topic | None,
+) -> Callable[
+    [Callable[Concatenate[P, Connection, A], T]],
+    Callable[Concatenate[P, A], Coroutine[Any, Any, T]],
+]:
+    """Make a method that takes a connection into one that runs in a transaction on a topic (see Store.write)."""
+
+    def make(query: Callable[Concatenate[P, Connection, A], T]) -> Callable[Concatenate[P, A], Coroutine[Any, Any, T]]:
+        @wraps(query)
+        async def run(part: P, /, *args: A.args, **options: A.kwargs) -> T:
+            return await part.store.write(lambda connection: query(part, connection, *args, **options), topic)
+
+        return run
+
+    return make
 
 
 class LastChange(NamedTuple):

@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store import audit
 from app.store.audit import AuditEvent, Origin
-from app.store.queries import Topic
+from app.store.queries import StorePart, Topic, reading, writing
 from app.store.tables import read_rows, readable_rows, sessions, tokens
 from blocklist.model.claims import Role, Token, check_id_pattern, check_owner_pattern
 from blocklist.model.node import PERMANENT
 from blocklist.wire.audit import AuditKind
 
-if TYPE_CHECKING:
-    from app.store.store import Store
-
-T = TypeVar("T")
 _ALL_TOKENS: Final = select(tokens).order_by(tokens.c.created_ms, tokens.c.id)
 
 
@@ -58,71 +54,103 @@ class StoredSession:
     """When a replica last asked the issuer."""
 
 
-class TokenStore:
+class TokenStore(StorePart):
     """Every method raises UnavailableError if the database cannot be used."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
     @property
     def shared(self) -> bool:
         """Whether other replicas create and revoke tokens, too."""
-        return self._store.replicated
+        return self.store.replicated
 
-    async def _write(self, query: Callable[[Connection], T]) -> T:
-        """Run a query in a transaction that other replicas are notified of."""
-        return await self._store.write(query, Topic.TOKENS)
+    @reading
+    def tokens(self, connection: Connection) -> list[StoredToken]:
+        """All tokens that can be read, also revoked and expired ones, the oldest first; others are not valid."""
+        return list(readable_rows(tokens, connection.execute(_ALL_TOKENS), _stored_token))
 
-    async def tokens(self) -> list[StoredToken]:
-        """All tokens, also revoked and expired ones, the oldest first."""
-        return await self._store.read(load)
-
-    async def add(self, stored: StoredToken, origin: Origin) -> None:
+    @writing(Topic.TOKENS)
+    def add(self, connection: Connection, stored: StoredToken, origin: Origin) -> None:
         """Store a token, and record who created it."""
-        await self._write(lambda connection: _add(connection, stored, origin))
+        connection.execute(insert(tokens).values(_row(stored)))
+        _record(connection, AuditKind.TOKEN_CREATED, stored.token, stored.token.created_at, origin)
 
-    async def revoke(self, token: Token, now: int, origin: Origin) -> None:
+    @writing(Topic.TOKENS)
+    def revoke(self, connection: Connection, token: Token, now: int, origin: Origin) -> None:
         """Revoke a token, remove its sessions, and record who revoked it.
 
         A token that is revoked already keeps its time of revocation.
         """
-        await self._write(lambda connection: _revoke(connection, token, now, origin))
+        unrevoked = tokens.c.id == token.id, tokens.c.revoked_ms.is_(None)
+        if connection.execute(update(tokens).where(*unrevoked).values(revoked_ms=now)).rowcount:
+            _record(connection, AuditKind.TOKEN_REVOKED, token, now, origin)
+        connection.execute(delete(sessions).where(sessions.c.credential == token.id))
 
-    async def save_used(self, used: Mapping[str, int]) -> None:
+    @writing(Topic.TOKENS)
+    def save_used(self, connection: Connection, used: Mapping[str, int]) -> None:
         """Store the time of the last use by token id (Unix ms)."""
-        await self._write(lambda connection: _save_used(connection, used))
+        # Never set it back: other replicas write, too.
+        later = or_(tokens.c.used_ms.is_(None), tokens.c.used_ms < bindparam("at"))
+        statement = update(tokens).where(tokens.c.id == bindparam("token_id"), later).values(used_ms=bindparam("at"))
+        connection.execute(statement, [{"token_id": token_id, "at": at} for token_id, at in used.items()])
 
-    async def get_session(self, digest: str) -> StoredSession | None:
+    @reading
+    def get_session(self, connection: Connection, digest: str) -> StoredSession | None:
         """The session of a cookie; None if there is none."""
-        return await self._store.read(lambda connection: _get_session(connection, digest))
+        return _get_session(connection, digest)
 
-    async def existing_sessions(self, digests: Collection[str]) -> set[str]:
+    @reading
+    def existing_sessions(self, connection: Connection, digests: Collection[str]) -> set[str]:
         """Those of these sessions that still exist."""
         query = select(sessions.c.digest).where(sessions.c.digest.in_(digests))
-        return await self._store.read(lambda connection: set(connection.execute(query).scalars()))
+        return set(connection.execute(query).scalars())
 
-    async def add_session(self, session: StoredSession, limit: int) -> set[str]:
+    @writing(Topic.TOKENS)
+    def add_session(self, connection: Connection, session: StoredSession, limit: int) -> set[str]:
         """Store a session, and remove the oldest ones of its principal beyond `limit`; the digests of those.
 
         Also removes the sessions that have ended.
         """
-        return await self._write(lambda connection: _add_session(connection, session, limit))
+        connection.execute(delete(sessions).where(sessions.c.end_ms <= session.created_at))
+        removed = set() if session.principal is None else _remove_oldest(connection, session.principal, limit - 1)
+        row = {
+            "digest": session.digest,
+            "csrf": session.csrf,
+            "address": session.address,
+            "credential": session.credential,
+            "end_ms": session.end,
+            "principal": session.principal,
+            "created_ms": session.created_at,
+            "confirmed_ms": session.confirmed_at,
+            **_confirmed(session),
+        }
+        connection.execute(insert(sessions).values(row))
+        return removed
 
-    async def claim_confirmation(self, digest: str, before: int, now: int) -> StoredSession | None:
+    @writing(Topic.TOKENS)
+    def claim_confirmation(self, connection: Connection, digest: str, before: int, now: int) -> StoredSession | None:
         """The session if nobody has asked its issuer since `before`; from then on somebody has, at `now` (Unix ms)."""
-        return await self._write(lambda connection: _claim_confirmation(connection, digest, before, now))
+        due = sessions.c.digest == digest, sessions.c.sign_in.is_not(None), sessions.c.confirmed_ms <= before
+        if not connection.execute(update(sessions).where(*due).values(confirmed_ms=now)).rowcount:
+            return None
+        return _get_session(connection, digest)
 
-    async def confirm_session(self, session: StoredSession) -> None:
+    @writing(Topic.TOKENS)
+    def confirm_session(self, connection: Connection, session: StoredSession) -> None:
         """Store what the issuer has said of a session."""
-        await self._write(lambda connection: _confirm_session(connection, session))
+        connection.execute(update(sessions).where(sessions.c.digest == session.digest).values(_confirmed(session)))
 
-    async def remove_session(self, digest: str) -> None:
-        await self._write(lambda connection: connection.execute(delete(sessions).where(sessions.c.digest == digest)))
+    @writing(Topic.TOKENS)
+    def remove_session(self, connection: Connection, digest: str) -> None:
+        connection.execute(delete(sessions).where(sessions.c.digest == digest))
 
 
-def load(connection: Connection) -> list[StoredToken]:
-    """All tokens that can be read: those of other rows are not valid."""
-    return list(readable_rows(tokens, connection.execute(_ALL_TOKENS), _stored_token))
+def _confirmed(session: StoredSession) -> dict[str, object]:
+    """The columns that the issuer of a session decides about."""
+    return {
+        "name": session.name,
+        "role": session.role.value,
+        "owners": _dumped(session.owners),
+        "sign_in": session.sign_in,
+    }
 
 
 def check(connection: Connection) -> None:
@@ -136,18 +164,6 @@ def valid_token_exists(connection: Connection, now: int) -> bool:
     return connection.execute(query).first() is not None
 
 
-def _add(connection: Connection, stored: StoredToken, origin: Origin) -> None:
-    connection.execute(insert(tokens).values(_row(stored)))
-    _record(connection, AuditKind.TOKEN_CREATED, stored.token, stored.token.created_at, origin)
-
-
-def _revoke(connection: Connection, token: Token, now: int, origin: Origin) -> None:
-    unrevoked = tokens.c.id == token.id, tokens.c.revoked_ms.is_(None)
-    if connection.execute(update(tokens).where(*unrevoked).values(revoked_ms=now)).rowcount:
-        _record(connection, AuditKind.TOKEN_REVOKED, token, now, origin)
-    connection.execute(delete(sessions).where(sessions.c.credential == token.id))
-
-
 def _record(connection: Connection, kind: AuditKind, token: Token, now: int, origin: Origin) -> None:
     details = {
         "token": token.id,
@@ -158,51 +174,6 @@ def _record(connection: Connection, kind: AuditKind, token: Token, now: int, ori
         **({} if token.listeners is None else {"listeners": list(token.listeners)}),
     }
     audit.add(connection, [AuditEvent(at=now, kind=kind, origin=origin, details=details)])
-
-
-def _save_used(connection: Connection, used: Mapping[str, int]) -> None:
-    # Never set it back: other replicas write, too.
-    later = or_(tokens.c.used_ms.is_(None), tokens.c.used_ms < bindparam("at"))
-    statement = update(tokens).where(tokens.c.id == bindparam("token_id"), later).values(used_ms=bindparam("at"))
-    connection.execute(statement, [{"token_id": token_id, "at": at} for token_id, at in used.items()])
-
-
-def _add_session(connection: Connection, session: StoredSession, limit: int) -> set[str]:
-    connection.execute(delete(sessions).where(sessions.c.end_ms <= session.created_at))
-    removed = set() if session.principal is None else _remove_oldest(connection, session.principal, limit - 1)
-    row = {
-        "digest": session.digest,
-        "csrf": session.csrf,
-        "address": session.address,
-        "name": session.name,
-        "role": session.role.value,
-        "owners": _dumped(session.owners),
-        "credential": session.credential,
-        "end_ms": session.end,
-        "principal": session.principal,
-        "created_ms": session.created_at,
-        "sign_in": session.sign_in,
-        "confirmed_ms": session.confirmed_at,
-    }
-    connection.execute(insert(sessions).values(row))
-    return removed
-
-
-def _claim_confirmation(connection: Connection, digest: str, before: int, now: int) -> StoredSession | None:
-    due = sessions.c.digest == digest, sessions.c.sign_in.is_not(None), sessions.c.confirmed_ms <= before
-    if not connection.execute(update(sessions).where(*due).values(confirmed_ms=now)).rowcount:
-        return None
-    return _get_session(connection, digest)
-
-
-def _confirm_session(connection: Connection, session: StoredSession) -> None:
-    values = {
-        "name": session.name,
-        "role": session.role.value,
-        "owners": _dumped(session.owners),
-        "sign_in": session.sign_in,
-    }
-    connection.execute(update(sessions).where(sessions.c.digest == session.digest).values(values))
 
 
 def _remove_oldest(connection: Connection, principal: str, keep: int) -> set[str]:
