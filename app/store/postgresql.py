@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from select import POLLIN, poll
 from threading import Timer
@@ -35,7 +35,6 @@ from sqlalchemy import (
     func,
     insert,
     not_,
-    or_,
     select,
     true,
     update,
@@ -61,8 +60,19 @@ from app.store.queries import (
     record_timeline,
 )
 from app.store.store import MAX_TAIL, ClockOffset, OnRemoteChange, Query, Store
-from app.store.tables import CommitRows, automatic_blocks, blocked_nodes, changes, commit_rows, dismissals, log_head
-from blocklist.model.changes import Change, ChangeType
+from app.store.tables import (
+    LIST_COLUMNS,
+    CommitRows,
+    automatic_blocks,
+    blocked_nodes,
+    changes,
+    commit_rows,
+    dismissals,
+    frees_node,
+    log_head,
+    replace_rows,
+)
+from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 from blocklist.model.evidence import NO_BLOCKS, BlockRows
 
@@ -127,6 +137,7 @@ class PostgresStore(Store):
         self._renewals = self._renewals_of_committer = 0
         self._renew_pool(self._engine.sync_engine)
         self._in_flight: set[psycopg.AsyncConnection] = set()
+        self._last_poll_at = 0.0
 
     async def prepare(self) -> None:
         async with self._translating_errors():
@@ -239,15 +250,54 @@ class PostgresStore(Store):
                 raise
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        await Notifications(
-            self.connect,
-            lambda: self._renewals,
-            self.trip,
-            self.breaker.record_poll,
-            self._clock_offset,
-            self.replica,
-            self._timeout_seconds,
-        ).listen(callbacks)
+        # Reconnects when a connection fails.
+        while True:
+            try:
+                await self._receive(callbacks)
+            except (psycopg.Error, DBAPIError, OSError) as error:
+                self.trip(error, self._last_poll_at)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _receive(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
+        """Receive notifications on one connection, until it fails or is from before a renewal."""
+        self._last_poll_at = time.monotonic()
+        renewals = self._renewals
+        connection = await self.connect()
+        try:
+            heads: Sequence[object] = [None] * len(_TOPICS)
+            notified = keeps_session(connection)
+            if notified:
+                with deadline(self._timeout_seconds, connection):
+                    await connection.execute(f"LISTEN {CHANNEL}")
+            while self._renewals == renewals:
+                heads = await self._poll(connection, callbacks, heads)
+                if not notified:
+                    await asyncio.sleep(POOLER_POLL_SECONDS)
+                    continue
+                async for note in connection.notifies(timeout=POLL_SECONDS):
+                    topic, _, replica = note.payload.partition(" ")
+                    if replica != self.replica:
+                        _notify(callbacks, topic)
+        finally:
+            await connection.close()
+
+    async def _poll(
+        self,
+        connection: psycopg.AsyncConnection,
+        callbacks: Mapping[Topic, OnRemoteChange],
+        before: Sequence[object],
+    ) -> Sequence[object]:
+        """Call the callbacks of topics that have changed since the last poll, at first of all; the new heads."""
+        self._last_poll_at, asked_at = time.monotonic(), self._clock_offset.clock()
+        with deadline(self._timeout_seconds, connection):
+            *heads, database_time = await (await connection.execute(_HEADS)).fetchone() or (None,) * 4
+        if database_time is not None:
+            self._clock_offset.record(asked_at, database_time, self._clock_offset.clock())
+        self.breaker.record_poll()
+        for topic, old, new in zip(_TOPICS, before, heads, strict=True):
+            if old != new:
+                _notify(callbacks, topic)
+        return heads
 
     async def probe(self) -> None:
         # A new connection: those in the pool may hang.
@@ -348,9 +398,6 @@ def _is_outage(error: Exception) -> bool:
 # A commit: one statement, so that no lock is held between round trips.
 
 _COLUMNS: Final = tuple(changes.c.keys())
-_LIST_COLUMNS: Final = {"id": "node_id"} | {
-    column.name: column.name for column in blocked_nodes.c if column.name != "id"
-}
 
 
 def _commit_statement(*, automatic: bool) -> Any:
@@ -369,12 +416,9 @@ def _commit_statement(*, automatic: bool) -> Any:
     logged = insert(changes).from_select(list(_COLUMNS), select(new)).cte("logged")
     latest = select(new).ext(postgresql.distinct_on(new.c.node_id))
     last = latest.order_by(new.c.node_id, new.c.revision.desc()).cte("last")
-    frees = or_(*(last.c.type == kind.value for kind in ChangeType if kind.frees))
-    blocks = select(*(last.c[name] for name in _LIST_COLUMNS.values())).where(not_(frees))
-    put = postgresql.insert(blocked_nodes).from_select(list(_LIST_COLUMNS), blocks)
-    listed = put.on_conflict_do_update(
-        index_elements=[blocked_nodes.c.id], set_={name: put.excluded[name] for name in _LIST_COLUMNS if name != "id"}
-    ).cte("listed")
+    frees = frees_node(last.c.type)
+    blocks = select(*(last.c[name] for name in LIST_COLUMNS.values())).where(not_(frees))
+    listed = replace_rows(postgresql.insert(blocked_nodes).from_select(list(LIST_COLUMNS), blocks)).cte("listed")
     freed_ids = select(last.c.node_id).where(frees)
     freed = delete(blocked_nodes).where(blocked_nodes.c.id.in_(freed_ids)).cte("freed")
     notify = func.pg_notify(CHANNEL, bindparam("note", type_=Text))
@@ -399,9 +443,8 @@ def _given_rows(table: Table, head: CTE) -> Select[Any]:
 def _put_rows(table: Table, head: CTE) -> CTE:
     """Write these rows in place of those with the same keys."""
     put = postgresql.insert(table).from_select(table.c.keys(), _given_rows(table, head))
-    key = table.primary_key.columns.keys()
-    written = {name: put.excluded[name] for name in sorted(set(table.c.keys()).difference(key))}
-    return put.on_conflict_do_update(index_elements=key, set_=written).cte(f"put_{table.name}")
+    written: CTE = replace_rows(put).cte(f"put_{table.name}")
+    return written
 
 
 def _parameter(table: Table, column: str) -> str:
@@ -543,81 +586,6 @@ async def _unrecorded_timeline(connection: psycopg.AsyncConnection) -> str | Non
         return None
     current, recorded = row or (None, None)
     return None if current == recorded else current
-
-
-# Notifications: LISTEN for writes of other replicas, and a poll for missed notifications.
-
-
-class Notifications:
-    """Belongs to the event loop.
-
-    The connection is replaced when `renewals` is another number. `on_lost` is called with the error when it fails, and
-    with when it was last used (monotonic clock); `on_polled` after each poll.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
-        renewals: Callable[[], int],
-        on_lost: Callable[[Exception, float], None],
-        on_polled: Callable[[], None],
-        clock_offset: ClockOffset,
-        replica: str,
-        timeout_seconds: float,
-    ) -> None:
-        self._connect = connect
-        self._renewals = renewals
-        self._on_lost = on_lost
-        self._on_polled = on_polled
-        self._clock_offset = clock_offset
-        self._replica = replica
-        self._timeout_seconds = timeout_seconds
-        self._heads: list[object] = []
-        self._last_poll_at = 0.0
-
-    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """See Store.listen. Reconnects when a connection fails."""
-        while True:
-            try:
-                await self._receive(callbacks)
-            except (psycopg.Error, DBAPIError, OSError) as error:
-                self._on_lost(error, self._last_poll_at)
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def _receive(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        self._last_poll_at = time.monotonic()
-        renewals = self._renewals()
-        connection = await self._connect()
-        try:
-            self._heads = []
-            if not keeps_session(connection):
-                while self._renewals() == renewals:
-                    await self._poll(connection, callbacks)
-                    await asyncio.sleep(POOLER_POLL_SECONDS)
-                return
-            with deadline(self._timeout_seconds, connection):
-                await connection.execute(f"LISTEN {CHANNEL}")
-            while self._renewals() == renewals:
-                await self._poll(connection, callbacks)
-                async for note in connection.notifies(timeout=POLL_SECONDS):
-                    topic, _, replica = note.payload.partition(" ")
-                    if replica != self._replica:
-                        _notify(callbacks, topic)
-        finally:
-            await connection.close()
-
-    async def _poll(self, connection: psycopg.AsyncConnection, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """Call the callbacks of topics that have changed since the last poll; at first of all."""
-        self._last_poll_at, asked_at = time.monotonic(), self._clock_offset.clock()
-        with deadline(self._timeout_seconds, connection):
-            *heads, database_time = await (await connection.execute(_HEADS)).fetchone() or (None,) * 4
-        if database_time is not None:
-            self._clock_offset.record(asked_at, database_time, self._clock_offset.clock())
-        self._on_polled()
-        before, self._heads = self._heads or [None] * len(_TOPICS), heads
-        for topic, old, new in zip(_TOPICS, before, heads, strict=True):
-            if old != new:
-                _notify(callbacks, topic)
 
 
 def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    not_,
     or_,
     select,
     update,
@@ -32,6 +33,7 @@ from app.store.tables import (
     changes,
     dump_block_claims,
     dump_claims,
+    frees_node,
     listeners,
     load_blocks,
     load_claims,
@@ -60,7 +62,6 @@ T = TypeVar("T")
 
 MAX_FULL_NAMES: Final = 20
 """Maximum number of full names in the log that are looked up for a short one."""
-_FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
 _COMPACTION_LOCK: Final = 0x626C6F63
 """Key of the advisory lock for compaction on PostgreSQL."""
 
@@ -565,7 +566,7 @@ def _last_changes_of_nodes(revision: int, columns: Iterable[ColumnElement[Any]])
     # The lower bound lets the database use the primary key instead of scanning the whole index by node.
     log = changes.c.revision > select(log_head.c.compacted).scalar_subquery(), changes.c.revision <= revision
     last = select(func.max(changes.c.revision)).where(*log).group_by(changes.c.node_id)
-    return select(*columns).where(changes.c.revision.in_(last), changes.c.type.not_in(_FREEING))
+    return select(*columns).where(changes.c.revision.in_(last), not_(frees_node(changes.c.type)))
 
 
 def _unchanged_base(revision: int) -> Select[Any]:

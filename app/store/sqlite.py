@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any, Final, Self, TypeVar
 
 import structlog
-from sqlalchemy import Table, bindparam, delete, insert, not_, or_, select, update
+from sqlalchemy import Table, bindparam, delete, insert, not_, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -38,8 +38,19 @@ from app.store.database import (
 )
 from app.store.queries import PROBE_STATEMENTS, Head, LogTail, StaleError, Topic, log_row, log_tail
 from app.store.store import MAX_TAIL, OnRemoteChange, Query, Store
-from app.store.tables import CommitRows, automatic_blocks, blocked_nodes, changes, commit_rows, dismissals, log_head
-from blocklist.model.changes import Change, ChangeType
+from app.store.tables import (
+    LIST_COLUMNS,
+    CommitRows,
+    automatic_blocks,
+    blocked_nodes,
+    changes,
+    commit_rows,
+    dismissals,
+    frees_node,
+    log_head,
+    replace_rows,
+)
+from blocklist.model.changes import Change
 from blocklist.model.evidence import NO_BLOCKS, BlockRows
 
 log = structlog.get_logger(__name__)
@@ -207,10 +218,6 @@ def renew_history(url: str, history: str) -> None:
 
 # A commit: statements that are compiled once. SQLAlchemy Core would double the CPU time of a small one.
 
-_LIST_COLUMNS: Final = {"id": "node_id"} | {
-    column.name: column.name for column in blocked_nodes.c if column.name != "id"
-}
-
 
 class _PreparedStatement:
     """A statement compiled once and run by the driver. SQLAlchemy Core would double the CPU time of a small commit."""
@@ -235,18 +242,11 @@ class _PreparedStatement:
 
 def _upsert_nodes() -> Any:
     """Copy new blocks from the log to the list, in order: cheaper than binding all rows again."""
-    new = changes.c.revision > bindparam("since")
-    rows = (
-        select(*(changes.c[name] for name in _LIST_COLUMNS.values()))
-        .where(new, not_(_FREES))
-        .order_by(changes.c.revision)
-    )
-    put = sqlite.insert(blocked_nodes).from_select(list(_LIST_COLUMNS), rows)
-    written = {name: put.excluded[name] for name in _LIST_COLUMNS if name != "id"}
-    return put.on_conflict_do_update(index_elements=[blocked_nodes.c.id], set_=written)
+    new = changes.c.revision > bindparam("since"), not_(frees_node(changes.c.type))
+    rows = select(*(changes.c[name] for name in LIST_COLUMNS.values())).where(*new).order_by(changes.c.revision)
+    return replace_rows(sqlite.insert(blocked_nodes).from_select(list(LIST_COLUMNS), rows))
 
 
-_FREES = or_(*(changes.c.type == kind.value for kind in ChangeType if kind.frees))
 _UPDATE_HEAD: Final = _PreparedStatement(
     update(log_head).where(log_head.c.revision == bindparam("before")).values(revision=bindparam("last")), ()
 )
@@ -256,10 +256,7 @@ _DELETE_NODES: Final = _PreparedStatement(delete(blocked_nodes).where(blocked_no
 
 
 def _upsert(table: Table) -> _PreparedStatement:
-    put = sqlite.insert(table)
-    key = table.primary_key.columns.keys()
-    written = {name: put.excluded[name] for name in sorted(set(table.c.keys()).difference(key))}
-    return _PreparedStatement(put.on_conflict_do_update(index_elements=key, set_=written), tuple(table.c.keys()))
+    return _PreparedStatement(replace_rows(sqlite.insert(table)), tuple(table.c.keys()))
 
 
 _UPSERT_BLOCKS: Final = _upsert(automatic_blocks)

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Index,
     Integer,
     MetaData,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Text,
     delete,
     insert,
+    or_,
     select,
 )
 from sqlalchemy.engine import Connection
@@ -272,6 +274,24 @@ versions = Table(
     comment="A version for each topic that replicas share, incremented by each transaction on it; that of audit is the"
     " id of its last record.",
 )
+
+
+LIST_COLUMNS: Final = {it.name: "node_id" if it.name == "id" else it.name for it in blocked_nodes.c}
+"""Columns of the list, and those of a change with the same content."""
+
+
+def frees_node(change_type: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a change of this type frees its node."""
+    return or_(*(change_type == kind.value for kind in ChangeType if kind.frees))
+
+
+def replace_rows(put: Any) -> Any:
+    """An INSERT, of any dialect, that replaces the rows with the same keys."""
+    columns = put.table.columns.keys()
+    key = put.table.primary_key.columns.keys()
+    return put.on_conflict_do_update(
+        index_elements=key, set_={name: put.excluded[name] for name in columns if name not in key}
+    )
 
 
 # The claims on a node in a column of the database: a JSON array.

@@ -23,8 +23,6 @@ from tests.integration.listeners import (
     put,
     register,
     registration_body,
-    unblock,
-    wait_until_lapsed,
     without_lag,
 )
 from tests.integration.problems import problem_of
@@ -68,36 +66,9 @@ class TestRegistering:
             answer = listener_client.put("/listeners/jm", json=registration_body(version=wrong))
             assert (answer.status_code, "version" in answer.json()["detail"]) == (400, True)
 
-    def test_the_default_lease_is_50_s(self, listener_client: httpx.Client) -> None:
-        before = now_ms()
-        end = int(register(listener_client, "jm")["leaseEnd"])
-        assert before + 50_000 <= end <= now_ms() + 50_000
-
     @pytest.mark.parametrize("seconds", [1, 3600])
     def test_the_shortest_and_longest_leases_are_accepted(self, listener_client: httpx.Client, seconds: int) -> None:
         assert listener_client.put("/listeners/jm", json=registration_body(leaseSeconds=seconds)).status_code == 201
-
-    def test_on_an_empty_list_there_is_nothing_to_acknowledge(self, listener_client: httpx.Client) -> None:
-        put(listener_client, "a")
-        revision = unblock(listener_client, "a")
-        body = register(listener_client, "jm")
-        assert (body["ackedRevision"], body["lagRevisions"], body["lagMs"]) == (revision, 0, 0)
-        assert body["revision"] == revision
-
-    def test_a_renewal_keeps_the_cursor(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        first = put(listener_client, "a")
-        heartbeat(listener_client, "jm", ackedRevision=first)
-        put(listener_client, "b")
-        renewed = register(listener_client, "jm")
-        assert (renewed["ackedRevision"], renewed["lagRevisions"]) == (first, 1)
-
-    def test_a_new_session_starts_from_a_snapshot(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a"))
-        answer = listener_client.put("/listeners/jm", json=registration_body("s2"))
-        assert (answer.status_code, answer.json()["sessionId"], answer.json()["ackedRevision"]) == (200, "s2", 0)
-        assert "secret" not in answer.json()
 
     def test_a_session_that_was_taken_over_gets_409(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", "s1")
@@ -182,33 +153,6 @@ class TestExpiry:
             timed.until(lambda: value(client, "blocklist_leases_expired_total") == 1)
         assert [line["listener"] for line in log if line["event"] == "listener lease expired"] == ["jm"]
 
-    def test_a_heartbeat_after_the_expiry_is_404(self, timed: InProcessService) -> None:
-        client = timed.client()
-        register(client, "jm", leaseSeconds=60)
-        timed.clock.advance(60)
-        assert "register" in problem_of(post_heartbeat(client, "jm"), 404)["detail"]
-        assert get_listener(client, "jm")["state"] == "lapsed"
-
-    @ON_BOTH
-    def test_the_next_registration_starts_from_a_snapshot(self, timed: InProcessService) -> None:
-        client = timed.client()
-        register(client, "jm", leaseSeconds=1)
-        heartbeat(client, "jm", ackedRevision=put(client, "a"))
-        wait_until_lapsed(client, "jm", until=timed.until)
-        back = client.put("/listeners/jm", json=registration_body())
-        assert (back.status_code, back.json()["state"], back.json()["ackedRevision"]) == (200, "live", 0)
-
-    def test_heartbeats_renew_the_lease(self, timed: InProcessService) -> None:
-        """A listener that sends heartbeats stays live while one with the same lease that does not expires."""
-        client = timed.client()
-        register(client, "silent", leaseSeconds=60)
-        register(client, "jm", leaseSeconds=60)
-        for _ in range(2):
-            timed.clock.advance(40)
-            heartbeat(client, "jm")
-        assert get_listener(client, "silent")["state"] == "lapsed"
-        assert get_listener(client, "jm")["state"] == "live"
-
     def test_an_expired_listener_is_removed_later(
         self, start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -246,13 +190,6 @@ class TestReadingAndLeaving:
         problem_of(listener_client.delete("/listeners/jm"), 404)
         problem_of(post_heartbeat(listener_client, "jm"), 404)
         problem_of(listener_client.post("/listeners/jm/secret", json={"sessionId": "s1"}), 404)
-
-    def test_a_listener_that_left_may_register_as_new(self, listener_client: httpx.Client) -> None:
-        first = register(listener_client, "jm", "s1")["secret"]
-        listener_client.delete("/listeners/jm")
-        back = listener_client.put("/listeners/jm", json=registration_body("s1"))
-        assert back.status_code == 201
-        assert back.json()["secret"] != first
 
     def test_the_session_can_rotate_the_secret(self, listener_client: httpx.Client) -> None:
         first = register(listener_client, "jm")["secret"]

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -15,9 +14,9 @@ from sqlalchemy import Connection, Engine, event, select, text
 
 from app.main import unix_millis
 from app.store.database import make_store
-from app.store.postgresql import CHANNEL, STALL_SECONDS, Notifications, connect_async, deadline
+from app.store.postgresql import CHANNEL, STALL_SECONDS, PostgresStore, connect_async, deadline
 from app.store.queries import StaleError, Topic, bump, current_version
-from app.store.store import ClockOffset, OnRemoteChange, Store
+from app.store.store import OnRemoteChange, Store
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import Claim
 from blocklist.model.draft import BlocklistTracker, Draft
@@ -211,18 +210,9 @@ async def receiving(
     url: str, callbacks: dict[Topic, OnRemoteChange], payloads: list[str], until: asyncio.Event
 ) -> None:
     """Send these notifications while others are received, until the event is set."""
-    connect = partial(connect_async, url)
-    notifications = Notifications(
-        connect,
-        lambda: 0,
-        lambda error, _: pytest.fail(repr(error)),
-        lambda: None,
-        ClockOffset(unix_millis),
-        "this",
-        10,
-    )
-    listening = asyncio.create_task(notifications.listen(callbacks))
-    sender = await connect()
+    store = PostgresStore(lambda: url, "this", 10, unix_millis)
+    listening = asyncio.create_task(store.listen(callbacks))
+    sender = await connect_async(url)
     try:
         async with asyncio.timeout(30):
             while not until.is_set():
@@ -231,10 +221,12 @@ async def receiving(
                 await asyncio.sleep(0.05)
     finally:
         assert not listening.done()
+        assert not store.breaker.is_open
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening
         await sender.close()
+        await store.close()
 
 
 @pytest.mark.databases("postgresql")

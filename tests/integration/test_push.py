@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.listeners import push
-from tests.integration.bodies import EVACUATE, PERMANENT, current_list, later
+from tests.integration.bodies import EVACUATE, current_list, later
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.listeners import (
@@ -18,14 +18,12 @@ from tests.integration.listeners import (
     current_nodes,
     get_listener,
     heartbeat,
-    post_heartbeat,
     put,
     register,
     unblock,
     wait_until_lapsed,
     wait_until_pushed,
 )
-from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.receiver import (
     Push,
@@ -33,7 +31,6 @@ from tests.integration.receiver import (
     delays,
     fails,
     http,
-    loses_response,
     never_responds,
     receiving,
     responds,
@@ -62,60 +59,6 @@ class TestBodies:
         }
         assert push.body["blocked"][0]["endTimestamp"] == end
         assert push.headers["content-type"].split(";")[0] == "application/json"
-
-    def test_a_listener_that_registers_late_gets_the_whole_list_in_one_push(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
-        put(listener_client, "b", cause="x")
-        put(listener_client, "b", cause="y", action=EVACUATE)
-        put(listener_client, "c")
-        unblock(listener_client, "c")
-        revision = put(listener_client, "a")
-        receiver.register(listener_client, "jm")
-        wait_until_pushed(listener_client, receiver, revision)
-        [push] = receiver.applied
-        assert (push.body["snapshot"], push.revisions, push.ids[1]) == (True, (0, revision), [])
-        assert receiver.nodes == current_nodes(listener_client)
-        assert (receiver.nodes["b"]["cause"], receiver.nodes["b"]["action"]) == ("x,y", EVACUATE)
-
-    def test_a_bulk_change_is_one_push(self, listener_client: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(listener_client, "jm")
-        many = {f"n-{number}": {"action": "MARK_BLOCKED", "cause": "disk"} for number in range(100)}
-        revision = int(listener_client.put("/blocklist/nodes", json=many).headers["blocklist-revision"])
-        wait_until_pushed(listener_client, receiver, revision)
-        assert [sorted(push.ids[0]) for push in receiver.applied] == [sorted(many)]
-
-    def test_a_merge_pushes_the_merged_node_only(self, listener_client: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(listener_client, "jm")
-        wait_until_pushed(listener_client, receiver, put(listener_client, "a", cause="x", endTimestamp=later()))
-        wait_until_pushed(listener_client, receiver, put(listener_client, "a", cause="y", action=EVACUATE))
-        [node] = receiver.applied[-1].body["blocked"]
-        assert (node["cause"], node["action"], node["endTimestamp"]) == ("x,y", EVACUATE, PERMANENT)
-
-    def test_a_merge_that_changes_nothing_is_not_pushed(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
-        receiver.register(listener_client, "jm")
-        first = put(listener_client, "a")
-        wait_until_pushed(listener_client, receiver, first)
-        assert [put(listener_client, "a"), put(listener_client, "a")] == [first, first]
-        wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
-        assert [push.ids[0] for push in receiver.applied] == [["a"], ["b"]]
-        assert not [push for push in receiver.requests if push.heartbeat and push.revisions[0] != push.revisions[1]]
-
-    def test_unblocked_nodes_are_pushed_with_their_type(self, timed: InProcessService, receiver: Receiver) -> None:
-        client = timed.client()
-        receiver.register(client, "jm", leaseSeconds=600)
-        put(client, "a", endTimestamp=later(60))
-        wait_until_pushed(client, receiver, put(client, "b"))
-        wait_until_pushed(client, receiver, unblock(client, "b"))
-        timed.clock.advance(60)
-        receiver.wait(lambda it: "a" not in it.nodes)
-        freed = [node for push in receiver.applied for node in push.body["unblocked"]]
-        assert sorted(freed, key=lambda node: node["id"]) == [
-            {"id": "a", "type": "expired"},
-            {"id": "b", "type": "unblocked"},
-        ]
 
     def test_each_node_is_pushed_once_in_its_last_state(self, listener_client: httpx.Client) -> None:
         """Changes made while a push is in flight come together in the next one."""
@@ -156,31 +99,6 @@ class TestBodies:
 
 class TestSessionsAndLeases:
     """Sessions, leaving, expiry, heartbeats."""
-
-    def test_a_listener_that_left_gets_no_pushes(self, timed: InProcessService, receiver: Receiver) -> None:
-        with receiving() as other, timed.client() as listener_client:
-            receiver.register(listener_client, "jm")
-            other.register(listener_client, "other")
-            wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
-            assert listener_client.delete("/listeners/jm").status_code == 204
-            received = len(receiver.requests)
-            wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
-            other.wait(lambda it: len(it.heartbeats()) >= 2, timed.until)
-        assert len(receiver.requests) == received
-
-    def test_a_new_session_gets_the_whole_list_and_the_old_one_nothing(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
-        receiver.register(listener_client, "rm", role=RM)
-        wait_until_pushed(listener_client, receiver, put(listener_client, "a"), "rm")
-        with receiving(session="s2") as leader:
-            leader.register(listener_client, "rm", role=RM)
-            received = len(receiver.requests)
-            wait_until_pushed(listener_client, leader, put(listener_client, "b"), "rm")
-            leader.wait(lambda it: bool(it.heartbeats()))
-            assert leader.nodes == current_nodes(listener_client)
-            assert leader.applied[0].body["snapshot"]
-        assert (len(receiver.requests), sorted(receiver.nodes)) == (received, ["a"])
 
     def test_a_response_of_the_old_session_does_not_acknowledge_for_the_new(
         self, listener_client: httpx.Client
@@ -379,15 +297,6 @@ class TestFailures:
             wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
             assert get_listener(listener_client, "jm")["ackedRevision"] < revision
 
-    def test_a_push_whose_response_was_lost_is_repeated(self, listener_client: httpx.Client) -> None:
-        with receiving(loses_response(2)) as receiver:
-            receiver.register(listener_client, "jm")
-            put(listener_client, "a")
-            receiver.wait(lambda it: bool(it.applied))
-            wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
-            assert receiver.nodes == current_nodes(listener_client)
-            assert len(receiver.requests) > len(receiver.applied)
-
     @pytest.mark.parametrize(
         "body",
         [
@@ -432,10 +341,3 @@ class TestFailures:
         for number in range(5):
             wait_until_pushed(listener_client, receiver, put(listener_client, f"n-{number}"))
         assert receiver.nodes == current_nodes(listener_client)
-
-    def test_a_heartbeat_of_an_unknown_listener_does_not_affect_pushes(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
-        receiver.register(listener_client, "jm")
-        problem_of(post_heartbeat(listener_client, "nobody"), 404)
-        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))

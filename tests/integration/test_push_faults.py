@@ -16,7 +16,7 @@ import httpx
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block
 from tests.integration.fake_servers import tcp_server
 from tests.integration.in_process import InProcessService
-from tests.integration.listeners import RM, current_nodes, get_listener, put
+from tests.integration.listeners import RM, current_nodes, put
 from tests.integration.process import ServiceProcess, Until, free_port, wait_until
 from tests.integration.receiver import Receiver, fails, loses_response, receiving
 from tests.integration.receiver_process import receiver_process
@@ -189,16 +189,6 @@ def test_a_listener_is_killed_and_returns_with_a_new_session(fresh: ServiceProce
         assert client.put("/listeners/jm", json=body).is_success
         wait_until(lambda: receiver.knows()["revision"] == last)
         assert receiver.knows()["nodes"] == current_nodes(client)
-
-
-def test_a_listener_responds_500_for_a_while(timed: InProcessService) -> None:
-    with receiving(fails(4)) as receiver, receiving() as other, timed.client() as client:
-        receiver.register(client, "jm", leaseSeconds=3600)
-        other.register(client, "other", leaseSeconds=3600)
-        with changing(timed):
-            wait_for_pushes([receiver, other], 5, timed.until)
-        check(client, [receiver, other], timed.until)
-        wait_until(lambda: get_listener(client, "jm")["lastError"] is None)
 
 
 def test_connections_are_cut_during_pushes(timed: InProcessService) -> None:

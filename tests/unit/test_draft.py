@@ -124,13 +124,6 @@ def test_unblocking_a_free_or_ended_node_is_not_found_and_changes_nothing() -> N
     assert draft.changes == []
 
 
-def test_unblocking_twice_is_not_found() -> None:
-    draft = Draft(tracker_of(node("a")), NOW)
-    draft.unblock("a")
-    with pytest.raises(NotFoundError):
-        draft.unblock("a")
-
-
 def test_expire_records_only_a_record_whose_end_has_passed() -> None:
     draft = Draft(tracker_of(node("ended", end=NOW), node("later", end=NOW + 1)), NOW)
     for node_id in ("ended", "ended", "later", "free"):
