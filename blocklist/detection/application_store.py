@@ -33,7 +33,6 @@ from blocklist.detection.node_summary import (
 )
 from blocklist.detection.pipeline import (
     KUBERNETES_APP_ID,
-    Applications,
     FileFacts,
     FileOwner,
     IgnoredUntil,
@@ -42,14 +41,14 @@ from blocklist.detection.pipeline import (
     pod_nodes,
     pod_problems,
 )
-from blocklist.detection.reader import problems
+from blocklist.detection.reader import QUIET_SECONDS, problems
 from blocklist.detection.schemas import COLUMNS, Omission
 from blocklist.model.errors import BlocklistError
 
 WINDOW_MS: Final = 24 * 3_600_000
 """Length of the window that is analysed, up to now."""
 FORGET_AFTER: Final = 50
-"""Number of batches after which what has left the window is deleted."""
+"""Number of batches after which events that have left the window are deleted, and logs that are quiet."""
 MEMORY: Final = "1GB"
 """Maximum memory of the database; it keeps what does not fit on disk."""
 FACTS_AT_ONCE: Final = 500_000
@@ -132,11 +131,11 @@ class ApplicationStore:
             return number == last  # its decision may not have been reported
         with self._transaction():
             self._db.read_parquet(f"{folder}/*.parquet").create_view("batch", replace=True)
+            if number % FORGET_AFTER == 0:
+                self._forget(quiet_since=now - 1000 * QUIET_SECONDS)
             changed = self._insert(now)
             for ids in changed:
                 self._analyse(ids)
-            if number % FORGET_AFTER == FORGET_AFTER - 1:
-                self._forget()
             self._db.execute("DELETE FROM batches; INSERT INTO batches VALUES ($number)", {"number": number})
         return bool(changed)
 
@@ -270,11 +269,10 @@ class ApplicationStore:
         self._table("nodes", {"app": pa.int64(), "address": pa.string(), "node": pa.string()}, rows)
         return {row["app"]: found.unknown.get(row["app"], 0) for row in used}
 
-    def _forget(self) -> None:
-        self._db.execute(
-            "CREATE OR REPLACE TEMP TABLE gone AS SELECT id FROM logs WHERE least(coalesce(last, seen), seen) < $since",
-            {"since": self._since},
-        )
+    def _forget(self, quiet_since: int) -> None:
+        """Delete events before the window, and quiet logs. What one of these has, if it is read again, is older."""
+        query = "CREATE OR REPLACE TEMP TABLE gone AS SELECT id FROM logs WHERE seen < $before"
+        self._db.execute(query, {"before": quiet_since})
         self._db.execute(_FORGET)
         self._db.execute("DELETE FROM stored WHERE time < $since AND kind <> 'application'", {"since": self._since})
 
@@ -282,17 +280,35 @@ class ApplicationStore:
 
     def name_applications(self) -> list[Omission]:
         """Find the applications of the logs in the window. Returns what is left out: lines, logs and pods."""
-        logs = self._rows(
-            "SELECT id, file, name, app_id, began, facts, unknown_pods FROM logs"
-            " WHERE least(coalesce(last, seen), seen) >= $since",
-            since=self._since,
+        # Most logs share neither an App ID nor a file's name with another one: they need no comparison.
+        self._db.execute(
+            "CREATE OR REPLACE TEMP TABLE current AS FROM logs WHERE least(coalesce(last, seen), seen) >= $since",
+            {"since": self._since},
         )
-        facts = ("file", "name", "app_id", "began", "facts")
-        found = applications(FileFacts(**{name: row[name] for name in facts}) for row in logs)
-        named = ((row["id"], app) for row in logs if (app := found.of_file[row["file"]]) is not None)
-        self._table("named", {"id": pa.int64(), "app": pa.string()}, named)
+        shared = self._rows(
+            """
+            CREATE OR REPLACE TEMP TABLE shared AS FROM current QUALIFY count(*) OVER (PARTITION BY name) > 1
+                OR app_id IS NOT NULL AND count(*) OVER (PARTITION BY app_id) > 1;
+            SELECT id, file, name, app_id, began, facts FROM shared
+            """
+        )
+        ids = {row["file"]: row.pop("id") for row in shared}
+        found = applications(FileFacts(**row) for row in shared)
+        apps = ((ids[file], app) for file, app in found.of_file.items() if app is not None)
+        self._table("named_shared", {"id": pa.int64(), "app": pa.string()}, apps)
+        self._db.execute(
+            """
+            CREATE OR REPLACE TEMP TABLE named AS FROM named_shared
+            UNION ALL SELECT id, coalesce(app_id, name) FROM current ANTI JOIN shared USING (id)
+            """
+        )
+        pods = self._rows("SELECT app, unknown_pods FROM named JOIN logs USING (id) WHERE unknown_pods > 0")
         broken = self._rows("SELECT file, lines, note FROM files WHERE lines > 0 ORDER BY lines DESC, file")
-        return [*problems(broken), *found.problems, *_left_out_pods(logs, found)]
+        return [
+            *problems(broken),
+            *found.problems,
+            *pod_problems({row["app"]: row["unknown_pods"] for row in pods}),
+        ]
 
     def summaries(self, ignored_until: IgnoredUntil | None = None) -> list[NodeSummary]:
         """Return one summary per node, sorted by host: what judge and release take, without counts of stages."""
@@ -386,8 +402,3 @@ def _some_at_once(logs: Iterable[Mapping[str, int]]) -> list[list[int]]:
         found[-1].append(row["id"])
         room -= row["facts"]
     return found
-
-
-def _left_out_pods(logs: Iterable[Mapping[str, Any]], found: Applications) -> list[Omission]:
-    unknown = {found.of_file[row["file"]]: row["unknown_pods"] for row in logs}
-    return pod_problems({app: count for app, count in unknown.items() if app is not None})

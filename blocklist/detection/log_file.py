@@ -39,7 +39,7 @@ class LogFile:
     """A log, or one part of a rolled log. A file in progress may end in the middle of a line.
 
     `root` is the local file or folder that was given, at or below which it was found; `owner` is whose file it is,
-    empty if that is unknown.
+    empty if that is unknown; `modified` is when a local file was last written (Unix s).
     """
 
     path: str
@@ -47,6 +47,7 @@ class LogFile:
     in_progress: bool
     root: str | None = None
     owner: str = ""
+    modified: float = 0
 
     @property
     def name(self) -> str:
@@ -375,8 +376,14 @@ def _found(opened: int, entry: os.DirEntry[str], path: str, root: str, depth: in
 def _local_file(path: str, root: str, info: os.stat_result) -> LogFile | Unread:
     if reason := _unsuitable(info.st_mode):
         return Unread(path, f"{shown(f'{LOCAL}{path}')} is skipped: {reason}.")
-    in_progress = path.endswith(IN_PROGRESS)
-    return LogFile(path=f"{LOCAL}{path}", size=info.st_size, in_progress=in_progress, root=root, owner=str(info.st_uid))
+    return LogFile(
+        path=f"{LOCAL}{path}",
+        size=info.st_size,
+        in_progress=path.endswith(IN_PROGRESS),
+        root=root,
+        owner=str(info.st_uid),
+        modified=info.st_mtime,
+    )
 
 
 def _unsuitable(mode: int) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
@@ -259,6 +260,8 @@ def _line_count(count: int) -> str:
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 128 * 1024
 """Number of bytes per read."""
+QUIET_SECONDS: Final = 48 * 3600
+"""After this time a log that has not grown is no longer listed. If it grows again, it is read from its start."""
 
 Offset = dict[str, int]
 
@@ -308,8 +311,9 @@ class _StreamReader(DataSourceStreamReader):
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - as Spark 4.0 has it; 4.2 takes it still
         # What is not read is reported once, before: see log_discovery.
-        found = (it for path in self._paths for it in local_files(path) if isinstance(it, LogFile))
-        return {it.path.removeprefix(LOCAL).removesuffix(IN_PROGRESS): it.size for it in found}
+        found = [it for path in self._paths for it in local_files(path) if isinstance(it, LogFile)]
+        grown = {it.log for it in found if it.modified > time.time() - QUIET_SECONDS}  # in any part
+        return {it.path.removeprefix(LOCAL).removesuffix(IN_PROGRESS): it.size for it in found if it.log in grown}
 
     def partitions(self, start: Offset, end: Offset) -> list[ByteRanges]:
         # A file that has shrunk was rewritten.

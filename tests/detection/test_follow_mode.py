@@ -151,6 +151,7 @@ def test_what_has_left_the_window_is_forgotten(tmp_path: Path, monkeypatch: pyte
     assert store.tasks() == {"n1": 1}
     assert [it.subject for it in store.store.name_applications()] == ["lines of /logs/app-1"]
     monkeypatch.setattr(application_store, "WINDOW_MS", -3_600_000)
+    monkeypatch.setattr(application_store, "QUIET_SECONDS", -3600)
     store.add_rows(task(now() + 7_200_000, file="/logs/app-2", app="app-2", host="n2"))
     assert store.tasks() == {}
     assert store.store.name_applications() == []

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +17,19 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES
 from blocklist.detection.log_file import BOMB, DAMAGED
 from blocklist.detection.reader import ByteRanges, EventLogSource, lines
 from tests.detection.synthetic_logs import event_log
+
+
+def listed(folder: Path) -> tuple[DataSourceStreamReader, dict[str, int]]:
+    """A reader of this folder, and what it lists, as Spark stores it."""
+    reader = EventLogSource({"paths": json.dumps([str(folder)])}).streamReader(None)
+    return reader, json.loads(json.dumps(reader.latestOffset()))  # type: ignore[call-arg]
+
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
 TEXT = b"".join(line + b"\n" for line in LINES)
@@ -130,8 +139,7 @@ def test_offsets_are_keyed_by_the_final_file_name(tmp_path: Path) -> None:
     ]
     for file in [*files, ".hidden", "_temporary/0/app-3", "app-1.crc"]:
         (tmp_path / file).write_bytes(b"abc")
-    reader = EventLogSource({"paths": f'["{tmp_path}"]'}).streamReader(None)
-    offset = reader.latestOffset()  # type: ignore[call-arg]
+    reader, offset = listed(tmp_path)
     assert offset == {f"{tmp_path}/app-1": 3, f"{tmp_path}/eventlog_v2_app-2/events_1_app-2.zstd": 3}
     (task,) = reader.partitions({f"{tmp_path}/app-1": 2}, offset)
     assert isinstance(task, ByteRanges)
@@ -139,6 +147,19 @@ def test_offsets_are_keyed_by_the_final_file_name(tmp_path: Path) -> None:
         ("app-1", 2, 3),
         ("events_1_app-2.zstd", 0, 3),
     ]
+
+
+def test_a_log_is_listed_until_all_its_parts_are_quiet(tmp_path: Path) -> None:
+    days_ago = time.time() - 3 * 86_400
+    for number, rolled in enumerate(("eventlog_v2_app-1", "eventlog_v2_app-2")):
+        for part in (1, 2):
+            path = tmp_path / rolled / f"events_{part}_{rolled[12:]}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"abc")
+            if part == 1 or number == 0:
+                os.utime(path, (days_ago, days_ago))
+    folder = tmp_path / "eventlog_v2_app-2"
+    assert listed(tmp_path)[1] == {f"{folder}/events_{part}_app-2": 3 for part in (1, 2)}
 
 
 def test_what_two_hundred_logs_have_that_is_new_is_read_by_a_few_tasks(tmp_path: Path) -> None:
@@ -152,8 +173,7 @@ def test_a_log_whose_name_is_not_text_is_read(tmp_path: Path) -> None:
     """Else it would end the stream, again after each restart."""
     path = tmp_path / os.fsdecode(b"app-\xff")
     path.write_bytes(b"".join(b"%b\n" % line.encode() for line in event_log("app-1", 1_700_000_000_000)))
-    reader = EventLogSource({"paths": json.dumps([str(tmp_path)])}).streamReader(None)
-    offset = json.loads(json.dumps(reader.latestOffset()))  # type: ignore[call-arg]
+    reader, offset = listed(tmp_path)
     (part,) = reader.partitions({}, offset)
     rows = [row for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr]
     assert {row["file"] for row in rows} == {f"{tmp_path}/app-?"}
