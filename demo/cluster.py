@@ -53,6 +53,7 @@ class Cluster:
     ) -> None:
         self.hosts = dict(hosts) if isinstance(hosts, Mapping) else {host: host for host in hosts}
         self.url = ""
+        self.web_url = ""
         self._cores, self._memory, self._home = cores, memory, home
         self._further_options = java_options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -160,8 +161,9 @@ class Cluster:
     def _start_master(self) -> None:
         options = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
         self._start("master", "master", "Master", LOOPBACK, options)
-        self._await("master", r"Starting Spark master at (spark://\S+)")
-        self.url = re.findall(r"Starting Spark master at (spark://\S+)", self._log("master"))[0]
+        self.url = self._await("master", r"Starting Spark master at (spark://\S+)")[1]
+        port = self._await("master", r"Successfully started service 'MasterUI' on port (\d+)")[1]
+        self.web_url = f"http://{LOOPBACK}:{port}"
 
     def _start(self, name: str, package: str, daemon: str, address: str, options: Sequence[str]) -> None:
         with self._log_file(name).open("wb") as log:
@@ -184,15 +186,18 @@ class Cluster:
     def _await_worker(self, host: str) -> None:
         self._await(host, r"Successfully registered with master")
 
-    def _await(self, name: str, pattern: str, seconds: float = 90) -> None:
+    def _await(self, name: str, pattern: str, seconds: float = 90) -> re.Match[str]:
         process = self._processes[name]
 
-        def logged() -> bool:
+        def logged() -> re.Match[str] | None:
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended:\n{self._log(name)[-4000:]}")
-            return re.search(pattern, self._log(name)) is not None
+            return re.search(pattern, self._log(name))
 
-        wait_until(logged, seconds, f"{name} to log {pattern!r}")
+        wait_until(lambda: logged() is not None, seconds, f"{name} to log {pattern!r}")
+        found = logged()
+        assert found is not None
+        return found
 
     def _log_file(self, name: str) -> Path:
         return self.folder / f"{name}.log"

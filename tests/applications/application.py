@@ -22,6 +22,8 @@ from tests.class_archive import archive_option
 from tests.integration.process import ROOT, free_port, wait_until
 
 JAR: Final = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
+PLUGIN: Final = "blocklist.spark.BlocklistPlugin"
+LISTENER: Final = "blocklist.spark.BlocklistListener"
 TASKS: Final = 24
 """Number of tasks in a round."""
 START_SECONDS: Final = 240
@@ -308,12 +310,12 @@ class Application:
 
 
 def obeying(url: str, **settings: object) -> dict[str, str | None]:
-    """The settings with which an application obeys the service: nothing else is needed."""
+    """The settings with which an application obeys the service: nothing else is needed. None removes one."""
     return {
         "spark.driver.extraClassPath": str(JAR),
-        "spark.extraListeners": "blocklist.spark.BlocklistListener",
+        "spark.plugins.defaultList": PLUGIN,
         "spark.blocklist.url": url,
-        **{name.replace("__", "."): str(value) for name, value in settings.items()},
+        **{name.replace("__", "."): None if value is None else str(value) for name, value in settings.items()},
     }
 
 

@@ -18,8 +18,9 @@ SOURCES: Final = Path(__file__).parent / "sources"
 
 
 def compile_applications(spark_home: Path) -> Path:
-    """Return a jar with the Java and the Scala application for this Spark: made once for each state of the sources."""
-    sources = sorted(SOURCES.glob("Rounds.*"))
+    """Return a jar with the Java and Scala sources for this Spark: made once for each state of them."""
+    java_sources = sorted(SOURCES.glob("*.java"))
+    sources = [*java_sources, SOURCES / "Rounds.scala"]
     digest = hashlib.sha256(installation_digest(spark_home).encode())
     digest.update(b"".join(file.read_bytes() for file in sources))
     jar = Path(sys.prefix) / f"spark-applications-{digest.hexdigest()[:12]}.jar"
@@ -35,7 +36,7 @@ def compile_applications(spark_home: Path) -> Path:
                 f"{spark_home}/jars/*",
                 "-d",
                 folder,
-                SOURCES / "Rounds.java",
+                *java_sources,
             )
             java = [
                 java_home() / "bin" / "java",

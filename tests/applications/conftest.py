@@ -78,6 +78,11 @@ class Service:
         found = self.client.get("/listeners").json()["listeners"]
         return [listener["id"] for listener in found if listener["state"] == "live"]
 
+    def agents(self) -> dict[str, str]:
+        """For each job that is known, by its name and user: whether it has an agent."""
+        jobs = self.client.get("/jobs").raise_for_status().json()["jobs"]
+        return {job["description"] or job["id"]: job["agent"] for job in jobs}
+
     def await_listener(self) -> None:
         wait_until(lambda: len(self.listeners()) == 1)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.applications.application import TASKS, Kind
+from demo.cluster import Cluster
+from tests.applications.application import JAR, LISTENER, PLUGIN, TASKS, EndedError, Kind
 from tests.applications.conftest import HOSTS, A, B, C, Service, StartApplication
-from tests.applications.kinds import CLUSTER_MODE, JAVA
+from tests.applications.kinds import CLUSTER_MODE, JAVA, SCALA
+from tests.integration.manager_process import ManagerProcess
+from tests.integration.process import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 STARTS: Final = Kind(name="starts", command="{submit} {sources}/starts.py {commands} {results}")
 
 
 def test_starts_by_configuration_and_by_python_share_one_agent(service: Service, start: StartApplication) -> None:
-    application = start(STARTS, spark__master="local[2]")
+    application = start(STARTS, spark__master="local[2]", spark__extraListeners=LISTENER)
     for _ in range(3):
         application.send("8")
         assert application.result(300).number == 1
@@ -26,17 +31,15 @@ def test_starts_by_configuration_and_by_python_share_one_agent(service: Service,
 
 
 @pytest.mark.parametrize("kind", [JAVA, pytest.param(CLUSTER_MODE, marks=pytest.mark.long)], ids=lambda it: it.name)
-@pytest.mark.parametrize(
-    "listeners",
-    ["org.apache.spark.scheduler.StatsReportListener", "blocklist.spark.BlocklistListener"],
-    ids=["other", "both"],
-)
-def test_the_plugin_starts_one_agent_whatever_listeners_the_job_has_and_executors_need_no_jar(
-    service: Service, start: StartApplication, kind: Kind, listeners: str
+def test_the_plugin_starts_one_agent_beside_a_jobs_own_listeners_and_plugins(
+    service: Service, start: StartApplication, kind: Kind
 ) -> None:
     service.put(B)
-    plugin = {"spark__plugins__defaultList": "blocklist.spark.BlocklistPlugin"}
-    application = start(kind, spark__extraListeners=listeners, **plugin)
+    own = {
+        "spark__extraListeners": f"org.apache.spark.scheduler.StatsReportListener,{LISTENER}",
+        "spark__plugins": f"JobPlugin,{PLUGIN}",
+    }
+    application = start(kind, **own)
     assert application.round().hosts <= {A, C}, "blocked before the start"
     service.await_listener()
     service.unblock(B)
@@ -45,10 +48,41 @@ def test_the_plugin_starts_one_agent_whatever_listeners_the_job_has_and_executor
     assert application.round().hosts <= {A, C}, "blocked while it runs"
     application.end()
     assert not service.listeners()
+    assert len(set(re.findall(r"JobPlugin: runs in executor (\d+)", application.log()))) == len(HOSTS)
+
+
+@pytest.mark.parametrize("kind", [JAVA, pytest.param(CLUSTER_MODE, marks=pytest.mark.long)], ids=lambda it: it.name)
+def test_the_jar_may_travel_with_the_job(service: Service, start: StartApplication, kind: Kind) -> None:
+    """Spark fetches `spark.jars` before it loads plugins."""
+    service.put(B)
+    application = start(kind, spark__driver__extraClassPath=None, spark__jars=JAR)
+    assert application.round().hosts <= {A, C}
+    service.await_listener()
+    application.end()
+
+
+def test_without_the_jar_it_does_not_start(start: StartApplication) -> None:
+    application = start(JAVA, spark__master="local[2]", spark__driver__extraClassPath=None)
+    with pytest.raises(EndedError, match=f"ClassNotFoundException: {PLUGIN}"):
+        application.round()
+
+
+def test_a_job_that_replaces_the_list_of_default_plugins_has_no_agent_and_is_shown(
+    service: Service, start: StartApplication, cluster: Cluster, tmp_path: Path
+) -> None:
+    small = {"spark__executor__cores": 1, "spark__cores__max": 3}
+    replaces = start(SCALA, spark__plugins__defaultList="JobPlugin", **small)
+    obeys = start(JAVA, **small)
+    assert replaces.round().number == obeys.round().number == TASKS
+    with ManagerProcess(tmp_path, service.url, "standalone", "--master", cluster.web_url):
+        wait_until(lambda: service.agents() == {"scala (root)": "none", "java (root)": "live"})
+        for application in (replaces, obeys):
+            application.end()
+        wait_until(lambda: not service.agents())
 
 
 def test_a_start_during_the_stop_of_the_last_one_gets_an_agent(service: Service, start: StartApplication) -> None:
-    application = start(STARTS, spark__master="local[2]", spark__extraListeners="")
+    application = start(STARTS, spark__master="local[2]", spark__plugins__defaultList=None)
     application.send("1")
     assert application.result(300).number == 1
     for _ in range(20):

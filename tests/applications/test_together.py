@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from demo.cluster import Cluster
-from tests.applications.application import TASKS, Application, Installation, Round, obeying
+from tests.applications.application import LISTENER, TASKS, Application, Installation, Round, obeying
 from tests.applications.conftest import EVACUATE, HOSTS, MARK, A, B, C, Service
 from tests.applications.jobs import count_cached
 from tests.applications.kinds import SCALA
@@ -21,6 +21,9 @@ pytestmark = pytest.mark.timeout(600)
 LOCALITY_WAIT: Final = 3.0
 """Seconds for which Spark waits for the executor with the data of a task, and once more for its host."""
 _SETTINGS: Final = {
+    # The other way to start the agent by configuration.
+    "spark__plugins__defaultList": None,
+    "spark__extraListeners": LISTENER,
     "spark__decommission__enabled": "true",
     "spark__storage__decommission__enabled": "true",
     # An executor looks at this interval whether all its blocks are elsewhere.
