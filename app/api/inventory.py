@@ -169,9 +169,14 @@ def _block_body(service: Service, block: BlockedNode) -> Json:
 
 
 def _reporter_body(service: Service, source: NodeSource) -> Json:
+    seen = last_seen(service, source)
+    return {"id": source.name, "kind": _KINDS[source.kind], "lastSeen": None if seen is None else str(seen)}
+
+
+def last_seen(service: Service, source: NodeSource) -> int | None:
+    """The last heartbeat of what reports a node (Unix ms); None of the file, and of a listener that has left."""
     entry = None if source.kind is SourceKind.FILE else service.directory.get(source.name)
-    seen = None if entry is None else str(entry.listener.lease_end - entry.listener.lease)
-    return {"id": source.name, "kind": _KINDS[source.kind], "lastSeen": seen}
+    return None if entry is None else entry.listener.last_heartbeat
 
 
 def _without_times(body: Json) -> Json:

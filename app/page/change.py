@@ -183,7 +183,7 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 async def get_block(request: Request, visitor: OperatorVisitor) -> Response:
     """The form, filled in with the nodes and fields of the query."""
     nodes = "\n".join(request.query_params.getlist("node"))
-    return _form(request, visitor, {"nodes": nodes[:100_000], **_typed_before(request)})
+    return block_form(request, visitor, {"nodes": nodes[:100_000], **_typed_before(request)})
 
 
 @router.post("/page/block")
@@ -196,7 +196,7 @@ async def post_block(request: Request, visitor: OperatorVisitor, form: Submitted
 async def get_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
     """The form, filled in with the current block."""
     node = _blocked_node(service_of(request), node_id)
-    return _form(request, visitor, {**_typed_before(request), "nodes": node_id}, node)
+    return block_form(request, visitor, {**_typed_before(request), "nodes": node_id}, node)
 
 
 @router.post("/page/nodes/{node_id}/extend")
@@ -252,9 +252,9 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
         form = with_selected_nodes(service, form)
         requested = parse_block_form(form, service.clock(), node, service.inventory.aliases)
     except FormError as error:
-        return _form(request, visitor, form, node, error.errors)
+        return block_form(request, visitor, form, node, error.errors)
     if "back" in form:
-        return _form(request, visitor, form, node)
+        return block_form(request, visitor, form, node)
     rejection = None
     if "confirmed" in form:
         try:
@@ -315,18 +315,27 @@ async def _confirmation(
     )
 
 
-def _form(
+def block_form(
     request: Request,
     visitor: Visitor,
     form: Form,
     node: BlockedNode | None = None,
     errors: dict[str, str] | None = None,
+    names: Sequence[str] = (),
+    changed: Sequence[str] = (),
 ) -> Response:
-    status = HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK
-    values = {**initial_form(service_of(request).settings.default_end, node), **form}
-    path = _form_path(node)
+    """The form that blocks nodes, or extends the block of this `node` or of these `names`."""
     return render_page(
-        request, "block.html.j2", visitor, status, form=values, errors=errors or {}, node=node, path=path
+        request,
+        "block.html.j2",
+        visitor,
+        HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK,
+        form={**initial_form(service_of(request).settings.default_end, node), **form},
+        errors=errors or {},
+        node=node,
+        names=names,
+        changed=changed,
+        path="/page/selection/extend" if names else _form_path(node),
     )
 
 
@@ -336,7 +345,7 @@ def _block_again(request: Request, visitor: Visitor, node_id: str, form: Form) -
     if (ends := form.get("ends")) in {"until", "never"}:
         typed["ends"] = ends
     gone = f"{not_blocked_message(node_id).removesuffix('.')} any more. To block it again, use this form."
-    return _form(request, visitor, {**typed, "nodes": node_id}, errors={"nodes": gone})
+    return block_form(request, visitor, {**typed, "nodes": node_id}, errors={"nodes": gone})
 
 
 def _typed_before(request: Request) -> Form:

@@ -268,20 +268,6 @@ MAX_AGE_MS: Final = 2000
 RACK_LABEL: Final = "rack"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedBlock:
-    """A block, and the owner of its oldest claim."""
-
-    node: BlockedNode
-    owner: str
-
-    @property
-    def owners(self) -> str:
-        """`alertmanager/*` for `alertmanager/809c736d29768b8c`: all owners of this kind; any other owner as it is."""
-        kind, slash, _ = self.owner.partition("/")
-        return f"{kind}/*" if slash else kind
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockGroup:
     """The blocks of a group, by their start. `owner` may be `alertmanager/*`, for all owners of this kind."""
@@ -404,16 +390,17 @@ async def groups_of(service: Service, list_filter: ListFilter) -> list[BlockGrou
     blocks = []
     async for node in in_turns(matching_nodes(service, list_filter)):
         claims = claims_on(tracker, node, now) if tracker.get(node.id) is node else ()
-        blocks.append(OwnedBlock(node, claims[0].owner if claims else ANONYMOUS))
+        blocks.append((node, claims[0].owner if claims else ANONYMOUS))
     # In a thread, because of 10,000 blocks this takes some 25 ms.
     return await asyncio.to_thread(group_blocks, blocks)
 
 
-def group_blocks(blocks: Iterable[OwnedBlock]) -> list[BlockGroup]:
-    """The groups, the one with the latest block first."""
+def group_blocks(blocks: Iterable[tuple[BlockedNode, str]]) -> list[BlockGroup]:
+    """The groups of blocks, each with the owner of its oldest claim; the one with the latest block first."""
     groups: dict[tuple[str, str], list[BlockedNode]] = {}
-    for block in blocks:
-        groups.setdefault((cause_group(block.node.cause), block.owners), []).append(block.node)
+    for node, owner in blocks:
+        kind, slash, _ = owner.partition("/")
+        groups.setdefault((cause_group(node.cause), f"{kind}/*" if slash else kind), []).append(node)
     found = [
         BlockGroup(cause=cause, owner=owner, nodes=sorted(nodes, key=lambda node: (node.start, node.id)))
         for (cause, owner), nodes in groups.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from http import HTTPStatus
 from typing import Final
@@ -16,13 +17,13 @@ from app.listeners.replication import FORGET_AFTER_MS
 from app.listeners.reports import LastReport, TasksOnHost, tasks_by_host, total_tasks
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute, int_param
-from app.page.node import BlockAtListener, HostRow, HostState, block_at, count_states, host_rows
+from app.page.node import BlockAtListener, HostState, TasksRow, block_at, count_states, host_rows
 from app.page.shared import MAX_ROWS, Excerpt, ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
 from app.service import Service, service_of
 from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError
 from blocklist.model.evidence import TTL_MS, Evidence
-from blocklist.model.listener import Drift, Listener, ListenerRole, Mode, Software, wanted_mode
+from blocklist.model.listener import Drift, Listener, ListenerRole, Mode, wanted_mode
 from blocklist.model.node import BlockedNode, TaskCount
 
 # What runs on the nodes of a listener, for its page.
@@ -36,22 +37,22 @@ MS_PER_HOST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class HostRows:
+class TasksRows:
     """The rows of a listener as of a time (Unix ms), of what it reported."""
 
     at: int
     report: LastReport
-    rows: Sequence[HostRow]
+    rows: Sequence[TasksRow]
 
 
 async def listener_rows(
     service: Service, shared: SharedValues, entry: ListenerEntry, report: Callable[[], LastReport], *, live: bool
-) -> HostRows:
+) -> TasksRows:
     """The rows of a listener, from what `report` returns; many of them are up to MS_PER_HOST old for each."""
 
-    async def compute() -> HostRows:
+    async def compute() -> TasksRows:
         at, current = service.clock(), report()
-        return HostRows(at, current, await _compute(service, entry, current.hosts, live=live))
+        return TasksRows(at, current, await _compute(service, entry, current.hosts, live=live))
 
     return await shared.get(("rows", entry.id, *entry.listener.registration_key, live), compute, _max_age)
 
@@ -61,13 +62,13 @@ def usable_nodes(service: Service, shared: SharedValues, entry: ListenerEntry) -
     return shared.get_now("usable", service.usable_nodes.counter, USABLE_AGE_MS)(entry)
 
 
-def _max_age(found: HostRows) -> float:
+def _max_age(found: TasksRows) -> float:
     return MS_PER_HOST * len(found.rows) if len(found.rows) > MAX_UNCACHED else 0
 
 
 async def _compute(
     service: Service, entry: ListenerEntry, hosts: Sequence[TasksOnHost], *, live: bool
-) -> Sequence[HostRow]:
+) -> Sequence[TasksRow]:
     blocks: dict[str, BlockAtListener | None] = {}
     async for host in in_turns(hosts):
         blocks[host.node] = _block_of_host(service, entry, host.node)
@@ -102,7 +103,7 @@ class HostsPage:
     """
 
     at: int
-    rows: Sequence[HostRow]
+    rows: Sequence[TasksRow]
     number: int
     pages: int
     total: int
@@ -113,7 +114,7 @@ class HostsPage:
     settled: bool
 
     @classmethod
-    def of(cls, found: HostRows, page: int) -> HostsPage:
+    def of(cls, found: TasksRows, page: int) -> HostsPage:
         """A page of the rows, at most the last one."""
         rows, hosts = found.rows, found.report.hosts
         pages = max(1, -(-len(rows) // PAGE_SIZE))
@@ -133,24 +134,51 @@ class HostsPage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ListenerState:
-    """A listener now. Times are Unix milliseconds.
-
-    Of a listener that is not live, `hosts` and `refusals` are as old as its last heartbeat; None if they are not known
-    any more. `behind` is in revisions, None if it has not applied the whole list yet; `lag` in milliseconds. `unknown`
-    has a sentence for each fact that it does not report; `not_here` is the number of blocks of nodes of others.
-    """
+class ListenerRow:
+    """A listener now: `behind` in revisions, None if it has not applied the whole list yet; `lag` in milliseconds."""
 
     listener: Listener
     mode: Mode
-    wanted_mode: Mode
     cluster: str | None
     live: bool
-    forgotten_at: int
     behind: int | None
     lag: int
     error: str | None
+    refused: int
     usable: int | None
+
+    @classmethod
+    def of(cls, service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]) -> ListenerRow:
+        live = entry.is_live(service.directory.lease_time())
+        acked, revision = entry.listener.acked, service.view.tracker.revision
+        return cls(
+            listener=entry.listener,
+            mode=entry.mode,
+            cluster=service.directory.cluster_of(entry),
+            live=live,
+            behind=None if acked is None else max(0, revision - acked),
+            lag=entry.lag_ms(service.feed, service.clock()),
+            error=entry.error,
+            refused=len(entry.refused),
+            usable=usable(entry) if live else None,
+        )
+
+    @property
+    def is_manager(self) -> bool:
+        return self.listener.role is ListenerRole.RESOURCE_MANAGER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListenerState:
+    """All about a listener.
+
+    Of one that is not live, `hosts` and `refusals` are as old as its last heartbeat; None if they are not known any
+    more. `unknown` has a sentence for each fact that it does not report; `not_here` is the number of blocks of nodes of
+    others.
+    """
+
+    row: ListenerRow
+    wanted_mode: Mode
     hosts: HostsPage | None
     refusals: Excerpt[Refusal] | None
     not_here: int
@@ -159,40 +187,22 @@ class ListenerState:
     drift: Excerpt[Drift]
 
     @property
-    def last_heartbeat(self) -> int:
-        return self.listener.lease_end - self.listener.lease
-
-    @property
-    def is_manager(self) -> bool:
-        return self.listener.role is ListenerRole.RESOURCE_MANAGER
-
-    @property
     def settled(self) -> bool:
         """Whether nothing is expected to change soon."""
-        return not self.live or (self.behind == 0 and self.hosts is not None and self.hosts.settled)
+        return not self.row.live or (self.row.behind == 0 and self.hosts is not None and self.hosts.settled)
 
 
 async def listener_state(service: Service, shared: SharedValues, entry: ListenerEntry, page: int) -> ListenerState:
     """The state of a listener, with this page of its nodes, or the last one."""
-    listener = entry.listener
-    live = entry.is_live(service.directory.lease_time())
-    hosts = await _hosts(service, shared, entry, page, live=live)
-    revision = service.view.tracker.revision
+    row = ListenerRow.of(service, entry, partial(usable_nodes, service, shared))
+    hosts = await _hosts(service, shared, entry, page, live=row.live)
     return ListenerState(
-        listener=listener,
-        mode=entry.mode,
-        wanted_mode=wanted_mode(service.directory.modes, listener.id),
-        cluster=service.directory.cluster_of(entry),
-        live=live,
-        forgotten_at=listener.lease_end + FORGET_AFTER_MS,
-        behind=None if listener.acked is None else max(0, revision - listener.acked),
-        lag=entry.lag_ms(service.feed, service.clock()),
-        error=entry.error,
-        usable=usable_nodes(service, shared, entry) if live else None,
+        row=row,
+        wanted_mode=wanted_mode(service.directory.modes, entry.id),
         hosts=hosts,
         refusals=_refusals(service, entry),
         not_here=len(entry.report.not_here or ()),
-        unknown=unknown_facts(entry, hosts, live=live),
+        unknown=unknown_facts(entry, hosts, live=row.live),
         evidence=Excerpt.of(reversed(service.evidence.of_application(entry.id))),
         drift=Excerpt.of(_drift(service, entry)),
     )
@@ -270,49 +280,6 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
 MAX_LISTED = 500
 """Maximum number of rows on a page."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListenerRow:
-    """A listener; `lag` in milliseconds, `behind` in revisions (None: it has not yet received the list)."""
-
-    id: str
-    role: str
-    software: Software
-    mode: Mode
-    cluster: str | None
-    pushed: bool
-    live: bool
-    behind: int | None
-    lag: int
-    lease_end: int
-    error: str | None
-    refused: int
-    usable: int | None
-    minimum: int
-
-    @classmethod
-    def of(cls, service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]) -> ListenerRow:
-        listener = entry.listener
-        now = service.clock()
-        live = entry.is_live(service.directory.lease_time())
-        acked, revision = listener.acked, service.view.tracker.revision
-        return cls(
-            id=listener.id,
-            role=listener.role.value,
-            software=listener.software,
-            mode=entry.mode,
-            cluster=service.directory.cluster_of(entry),
-            pushed=listener.callback_url is not None,
-            live=live,
-            behind=None if acked is None else max(0, revision - acked),
-            lag=entry.lag_ms(service.feed, now),
-            lease_end=listener.lease_end,
-            error=entry.error,
-            refused=len(entry.refused),
-            usable=usable(entry) if live else None,
-            minimum=listener.min_nodes,
-        )
 
 
 @router.get("/page/listeners")

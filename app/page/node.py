@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.inventory import clusters_of
+from app.api.inventory import clusters_of, last_seen
 from app.api.node_status import ListenerProgress, TaskManager, applied_by_live_listeners, by_listener, task_managers_on
 from app.api.parameters import NodeId, PageRequest
 from app.listeners.reports import TasksOnHost
@@ -26,12 +26,10 @@ from blocklist.model.changes import Change
 from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of
 from blocklist.model.draft import claims_on
 from blocklist.model.errors import UnavailableError
-from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, AssessedEvidence
-from blocklist.model.inventory import Inventory, InventoryNode
-from blocklist.model.listener import Drift, DriftReport, UnknownTasks
+from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS
+from blocklist.model.inventory import Inventory
 from blocklist.model.names import normalize_name
 from blocklist.model.node import BlockAction, BlockedNode, BlockState, TaskCount, block_state
-from blocklist.model.reported_node import NodeSource, SourceKind
 
 # The nodes on which a listener's tasks run: what is blocked there, and what still runs. Pure.
 #
@@ -86,14 +84,20 @@ class BlockAtListener:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostRow:
-    """A node with TaskManagers of a listener; `block` is None if it is free."""
+class TasksRow:
+    """What runs on a node for a listener, on the page of either: `name` is that of the other one.
 
-    node: str
+    `task_managers` is a number, `ids` are those that are known; `block` is None if the node is free; `lapsed_at` (Unix
+    ms) is when the listener stopped reporting, if it has.
+    """
+
+    name: str
     task_managers: int
     tasks: TaskCount
     block: BlockAtListener | None
     state: HostState
+    ids: Sequence[str] = ()
+    lapsed_at: int | None = None
 
     @property
     def explanation(self) -> str:
@@ -101,7 +105,11 @@ class HostRow:
 
     @property
     def settled(self) -> bool:
-        return is_settled(self.block, self.tasks)
+        """Whether nothing is expected to change: also if the block is refused, or evacuates, and nothing may run."""
+        block = self.block
+        if self.lapsed_at is not None or block is None or block.observed or block.refused is not None:
+            return True
+        return block.applied and not (block.node.evacuates and self.tasks.may_run)
 
 
 def host_state(block: BlockAtListener | None, tasks: TaskCount, *, reports: bool) -> HostState:
@@ -118,155 +126,29 @@ def host_state(block: BlockAtListener | None, tasks: TaskCount, *, reports: bool
     return _STATES[state]
 
 
-def is_settled(block: BlockAtListener | None, tasks: TaskCount) -> bool:
-    """Whether the block is refused; or applied, and no task runs or may run there if the node is evacuated."""
-    if block is None or block.observed or block.refused is not None:
-        return True
-    return block.applied and not (block.node.evacuates and tasks.may_run)
-
-
 def host_rows(
     hosts: Iterable[TasksOnHost], block_of: Callable[[str], BlockAtListener | None], *, reports: bool
-) -> list[HostRow]:
-    """The rows, those that need attention first; `block_of` returns the block of a node."""
+) -> list[TasksRow]:
+    """The rows of a listener; `block_of` returns the block of a node."""
     rows = []
     for host in hosts:
         block = block_of(host.node)
         state = host_state(block, host.tasks, reports=reports)
         rows.append(
-            HostRow(node=host.node, task_managers=host.task_managers, tasks=host.tasks, block=block, state=state)
+            TasksRow(name=host.node, task_managers=host.task_managers, tasks=host.tasks, block=block, state=state)
         )
-    return sorted(rows, key=lambda row: (STATE_ORDER[row.state], -row.tasks.known, row.node))
+    return by_urgency(rows)
 
 
-def count_states(rows: Iterable[HostRow]) -> Sequence[tuple[HostState, int]]:
+def by_urgency(rows: Iterable[TasksRow]) -> list[TasksRow]:
+    """Those that need attention first."""
+    return sorted(rows, key=lambda row: (STATE_ORDER[row.state], -row.tasks.known, row.name))
+
+
+def count_states(rows: Iterable[TasksRow]) -> Sequence[tuple[HostState, int]]:
     """The number of blocked nodes in each state, without states that no node has."""
     counts = Counter(row.state for row in rows)
     return [(state, counts[state]) for state in HostState if counts[state] and state is not HostState.FREE]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobRow:
-    """A listener with TaskManagers on the node; `lapsed_at` (Unix ms) if it has stopped reporting.
-
-    `task_managers` are their ids, as far as they are known.
-    """
-
-    listener: str
-    number: int
-    task_managers: Sequence[str]
-    tasks: TaskCount
-    block: BlockAtListener | None
-    state: HostState
-    lapsed_at: int | None = None
-
-    @property
-    def explanation(self) -> str:
-        return EXPLANATIONS[self.state]
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is expected to change soon."""
-        return self.lapsed_at is not None or is_settled(self.block, self.tasks)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reporter:
-    """Who reports the node: a listener, or the file of nodes. `last_seen` is its last heartbeat (Unix ms)."""
-
-    name: str
-    kind: SourceKind
-    last_seen: int | None
-
-    @property
-    def is_listener(self) -> bool:
-        return self.kind is not SourceKind.FILE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
-    """What is known about a name: its node, None if nobody reports it, and who does.
-
-    `ambiguous` are the nodes that the name may mean, if there are several; `suggestion` is the node that was probably
-    meant; `any_known` is whether any node at all is reported.
-    """
-
-    node: InventoryNode | None
-    reporters: Excerpt[Reporter]
-    ambiguous: Sequence[str]
-    suggestion: str | None
-    any_known: bool
-
-    @property
-    def last_seen(self) -> int | None:
-        """The latest heartbeat of a listener that reports it (Unix ms)."""
-        return max((each.last_seen for each in self.reporters.rows if each.last_seen is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
-    """The evidence about a node; `counted` applications count."""
-
-    excerpt: Excerpt[AssessedEvidence]
-    counted: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDrift:
-    """Where listeners report something else than the list says about a node, as of a time (Unix ms)."""
-
-    observed_at: int
-    drift: Excerpt[Drift]
-    unknown: Sequence[UnknownTasks]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeState:
-    """What listeners report about a node, under any of its names."""
-
-    identity: Identity
-    jobs: Excerpt[JobRow]
-    evidence: NodeEvidence
-    drift: NodeDrift | None
-    settled: bool
-
-    @property
-    def is_reported(self) -> bool:
-        """Whether any listener, or the file of nodes, reports something about the node."""
-        drift = self.drift is not None and self.drift.drift.total
-        return self.identity.node is not None or bool(self.jobs.total or self.evidence.excerpt.total or drift)
-
-
-def node_state(service: Service, asked: str, node_id: str, block: BlockedNode | None) -> NodeState:
-    """The state of a node that was `asked` for under this name, and has this id and block."""
-    names = machine_names(service.inventory, asked, node_id)
-    jobs = jobs_on(service, node_id, block, names)
-    return NodeState(
-        identity=identity_of(service, node_id),
-        jobs=Excerpt.of(jobs),
-        evidence=evidence_about(service, node_id),
-        drift=drift_of(service.drift.latest, names),
-        settled=all(job.settled for job in jobs),
-    )
-
-
-def identity_of(service: Service, node_id: str) -> Identity:
-    """What the inventory knows about a name."""
-    inventory = service.inventory
-    found, claimants = inventory.known_as(node_id), inventory.sharing(node_id)
-    several = sorted(claimants or (found if len(found) > 1 else ()))
-    node = inventory.get(next(iter(found))) if len(found) == 1 else None
-    sources = () if node is None else node.sources
-    reporters = sorted(
-        (_reporter(service, source) for source in sources), key=lambda each: (each.kind, -(each.last_seen or 0))
-    )
-    return Identity(
-        node=node,
-        reporters=Excerpt.of(reporters),
-        ambiguous=[inventory.spelling(each) for each in several],
-        suggestion=None if node is not None or several else service.known_nodes.suggestion(node_id),
-        any_known=bool(inventory),
-    )
 
 
 def machine_names(inventory: Inventory, *names: str) -> set[str]:
@@ -274,71 +156,40 @@ def machine_names(inventory: Inventory, *names: str) -> set[str]:
     return {normalize_name(name) for name in names}.union(*(inventory.aliases(name) for name in names))
 
 
-def jobs_on(service: Service, node_id: str, block: BlockedNode | None, names: Collection[str]) -> list[JobRow]:
-    """The jobs that run on a node, those that need attention first; and those that ran there when they lapsed."""
+def jobs_on(service: Service, node_id: str, block: BlockedNode | None, names: Collection[str]) -> list[TasksRow]:
+    """The jobs that run on a node, and those that ran there when they lapsed."""
     rows = [_job(service, *item, block) for item in by_listener(task_managers_on(service, node_id)).items()]
-    rows += _lapsed_jobs(service, block, names)
-    return sorted(rows, key=lambda row: (STATE_ORDER[row.state], -row.tasks.known, row.listener))
+    return by_urgency([*rows, *_lapsed_jobs(service, block, names)])
 
 
-def evidence_about(service: Service, node_id: str) -> NodeEvidence:
-    """What applications report about a node, under any of its names."""
-    found = service.evidence.assess_node(node_id, service.clock())
-    return NodeEvidence(Excerpt.of(found), sum(each.ignored_reason is None for each in found))
-
-
-def drift_of(report: DriftReport | None, names: Collection[str]) -> NodeDrift | None:
-    """The drift of a node with these names, in normal form; None before the first observation."""
-    if report is None:
-        return None
-    return NodeDrift(
-        report.observed_at,
-        Excerpt.of(each for each in report.drift if each.node.lower() in names),
-        [each for each in report.unknown if each.node.lower() in names],
-    )
-
-
-def _reporter(service: Service, source: NodeSource) -> Reporter:
-    entry = None if source.kind is SourceKind.FILE else service.directory.get(source.name)
-    seen = None if entry is None else entry.listener.lease_end - entry.listener.lease
-    return Reporter(name=source.name, kind=source.kind, last_seen=seen)
-
-
-def _job(service: Service, listener: str, task_managers: Sequence[TaskManager], block: BlockedNode | None) -> JobRow:
+def _job(service: Service, listener: str, task_managers: Sequence[TaskManager], block: BlockedNode | None) -> TasksRow:
     entry = service.directory.get(listener)
     tasks = TaskCount.of(each.running_tasks for each in task_managers)
     at = None if block is None or entry is None else block_at(service, entry, block)
-    return JobRow(
-        listener=listener,
-        number=len(task_managers),
-        task_managers=[each.id for each in task_managers],
+    return TasksRow(
+        name=listener,
+        task_managers=len(task_managers),
+        ids=[each.id for each in task_managers],
         tasks=tasks,
         block=at,
         state=host_state(at, tasks, reports=True),
     )
 
 
-def _lapsed_jobs(service: Service, block: BlockedNode | None, names: Collection[str]) -> Iterator[JobRow]:
+def _lapsed_jobs(service: Service, block: BlockedNode | None, names: Collection[str]) -> Iterator[TasksRow]:
     directory = service.directory
+    at = None if block is None else BlockAtListener(block, applied=False, refused=None)
     for listener, host in directory.last_reports.on_hosts(names):
         if (entry := directory.get(listener)) is not None:
-            yield _lapsed_job(host, entry.id, entry.listener.lease_end, block)
+            yield TasksRow(
+                name=entry.id,
+                task_managers=host.task_managers,
+                tasks=host.tasks,
+                block=at,
+                state=host_state(at, host.tasks, reports=False),
+                lapsed_at=entry.listener.lease_end,
+            )
 
-
-def _lapsed_job(host: TasksOnHost, listener: str, lapsed_at: int, block: BlockedNode | None) -> JobRow:
-    at = None if block is None else BlockAtListener(block, applied=False, refused=None)
-    return JobRow(
-        listener=listener,
-        number=host.task_managers,
-        task_managers=(),
-        tasks=host.tasks,
-        block=at,
-        state=host_state(at, host.tasks, reports=False),
-        lapsed_at=lapsed_at,
-    )
-
-
-# The page of a node: its block and claims, the jobs that run there, what is reported about it, and its changes.
 
 # The history of a node as its page shows it: a page of changes, and the last days as a strip. Bounded.
 
@@ -487,11 +338,16 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
     node_id = asked if node is None else node.id
     history = await _history(service, node_id, node, before)
     last = None if history is None else history.last
-    state = node_state(service, asked, node_id, node)
+    names = machine_names(service.inventory, asked, node_id)
+    machine, jobs = _machine(service, node_id), jobs_on(service, node_id, node, names)
+    evidence = service.evidence.assess_node(node_id, now)
+    observed = service.drift.latest
+    drift = [] if observed is None else [each for each in observed.drift if each.node.lower() in names]
     listeners = [] if last is None else _progress(service, last)
     claims = () if node is None else claims_on(service.view.tracker, node, now)
     changes = history.changes if history is not None and before is None else ()
-    known = node is not None or history is None or last is not None or state.is_reported
+    reported = bool(machine["node"] or jobs or evidence or drift)
+    known = node is not None or history is None or last is not None or reported
     return render_page(
         request,
         template,
@@ -509,15 +365,41 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         dismissals=service.dismissals.of_node(node_id),
         history=history,
         strip_days=STRIP_DAYS,
-        state=state,
+        machine=machine,
+        jobs=Excerpt.of(jobs),
+        evidence=Excerpt.of(evidence),
+        counting=sum(each.ignored_reason is None for each in evidence),
+        observed=observed,
+        drift=Excerpt.of(drift),
+        unknown_tasks=[] if observed is None else [it for it in observed.unknown if it.node.lower() in names],
         listeners=Excerpt.of(listeners),
         counted=sum(listener.counts for listener in listeners),
         applied=sum(listener.applied for listener in listeners),
-        clusters={} if state.identity.node is None else clusters_of(service, state.identity.node),
-        settled=state.settled and not any(listener.pending for listener in listeners),
+        settled=all(job.settled for job in jobs) and not any(listener.pending for listener in listeners),
         required=settings.evidence_applications,
         window=TTL_MS,
     )
+
+
+def _machine(service: Service, node_id: str) -> dict[str, Any]:
+    """What the inventory knows about a name: its node, None if nobody reports it, and who does.
+
+    Also the nodes that the name may mean, if there are several, and the node that was probably meant.
+    """
+    inventory = service.inventory
+    found, claimants = inventory.known_as(node_id), inventory.sharing(node_id)
+    several = sorted(claimants or (found if len(found) > 1 else ()))
+    node = inventory.get(next(iter(found))) if len(found) == 1 else None
+    seen = {} if node is None else {source: last_seen(service, source) for source in node.sources}
+    return {
+        "node": node,
+        "reporters": sorted(seen, key=lambda source: (source.kind, -(seen[source] or 0))),
+        "last_seen": max((at for at in seen.values() if at is not None), default=None),
+        "clusters": {} if node is None else clusters_of(service, node),
+        "ambiguous": [inventory.spelling(each) for each in several],
+        "suggestion": None if node is not None or several else service.known_nodes.suggestion(node_id),
+        "any_known": bool(inventory),
+    }
 
 
 async def _history(service: Service, node_id: str, node: BlockedNode | None, before: int | None) -> NodeHistory | None:

@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse
 
 from app.api.change import submit_within_limits
 from app.engine.handler import Command
-from app.page.change import Preview, PreviewResult, force_reason, preview_command, seen_of
+from app.page.change import Preview, PreviewResult, block_form, force_reason, preview_command, seen_of
 from app.page.forms import (
     FIELDS,
     Form,
@@ -24,7 +24,6 @@ from app.page.forms import (
     SubmittedForm,
     form_cause,
     form_owner,
-    initial_form,
     parse_until,
     read_pairs,
 )
@@ -271,10 +270,9 @@ async def post_selection(
             change = Unblocking(owner=visitor.own_owner)
             return await _preview(request, visitor, change, names, form, changed=chosen.changed)
         case "extend" | "evacuate" as action:
-            initial = {**initial_form(service.settings.default_end), "nodes": " ".join(names)}
-            action_and_end = ("keep", "by") if action == "extend" else ("evacuate", "same")
-            initial |= dict(zip(("action", "ends"), action_and_end, strict=True))
-            return _form(request, visitor, initial, changed=chosen.changed)
+            initial = {"action": "keep", "ends": "by"} if action == "extend" else {"action": action, "ends": "same"}
+            initial["nodes"] = " ".join(names)
+            return block_form(request, visitor, initial, names=names, changed=chosen.changed)
     raise InvalidError("Choose what to do with the selected nodes. Nothing was changed.")
 
 
@@ -292,11 +290,11 @@ async def post_extend(request: Request, visitor: OperatorVisitor, form: Submitte
     """The preview; after confirmation, extend the blocks."""
     names = names_of(form.get("nodes", ""))
     if "back" in form:
-        return _form(request, visitor, form)
+        return block_form(request, visitor, form, names=names)
     try:
         change = parse_extension(form, service_of(request).clock())
     except FormError as error:
-        return _form(request, visitor, form, error.errors)
+        return block_form(request, visitor, form, errors=error.errors, names=names)
     if "confirmed" in form:
         return await _apply(request, visitor, change, form)
     return await _preview(request, visitor, change, names, form)
@@ -363,26 +361,5 @@ async def _preview(
         fields=fields | {"nodes": found.names, "seen": found.preview.seen, "done": found.done},
         # The preview reports limits.
         conflicts=rejection.lines if isinstance(rejection, ConflictError) else (),
-        changed=changed,
-    )
-
-
-def _form(
-    request: Request,
-    visitor: Visitor,
-    form: Form,
-    errors: dict[str, str] | None = None,
-    changed: Sequence[str] = (),
-) -> Response:
-    status = HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK
-    names = names_of(form.get("nodes", ""))
-    return render_page(
-        request,
-        "selection_form.html.j2",
-        visitor,
-        status,
-        form={**dict.fromkeys(FIELDS, ""), **form},
-        names=names,
-        errors=errors or {},
         changed=changed,
     )

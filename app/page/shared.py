@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
-from app.api.parameters import PUBLIC, RequireRole, root_path_of, session_of
+from app.api.parameters import PUBLIC, Admin, Reader, RequireRole, root_path_of, session_of
 from app.auth.credential import ANONYMOUS, Principal
 from app.engine.cached_list import accepts_gzip
 from app.net.urls import URL, TicketLinks, is_http_url
@@ -121,20 +121,7 @@ class Visitor:
         return self.principal.role.allows(Role.ADMIN)
 
 
-async def _reader(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.READER))]) -> Visitor:
-    return await _visitor(request, principal)
-
-
-async def _operator(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]) -> Visitor:
-    if principal.owners is not None:
-        raise ForbiddenError(
-            "The page changes blocks for all owners; your token may change the claims of"
-            f" {', '.join(principal.owners)} only: use the command or the API for these."
-        )
-    return await _visitor(request, principal)
-
-
-async def _visitor(request: Request, principal: Principal) -> Visitor:
+async def _visitor(request: Request, principal: Reader) -> Visitor:
     """A request with an Authorization header has no session and needs no CSRF token."""
     if not service_of(request).authenticator.enabled or "authorization" in request.headers:
         return Visitor(principal=principal)
@@ -142,11 +129,24 @@ async def _visitor(request: Request, principal: Principal) -> Visitor:
     return Visitor(principal=principal, csrf="" if session is None else session.csrf, logged_in=session is not None)
 
 
-async def _admin(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.ADMIN))]) -> Visitor:
-    return await _visitor(request, principal)
+ReaderVisitor = Annotated[Visitor, Depends(_visitor)]
 
 
-ReaderVisitor = Annotated[Visitor, Depends(_reader)]
+async def _admin(visitor: ReaderVisitor, _: Admin) -> Visitor:
+    return visitor
+
+
+async def _operator(
+    visitor: ReaderVisitor, principal: Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
+) -> Visitor:
+    if principal.owners is not None:
+        raise ForbiddenError(
+            "The page changes blocks for all owners; your token may change the claims of"
+            f" {', '.join(principal.owners)} only: use the command or the API for these."
+        )
+    return visitor
+
+
 AdminVisitor = Annotated[Visitor, Depends(_admin)]
 OperatorVisitor = Annotated[Visitor, Depends(_operator)]
 

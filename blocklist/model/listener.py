@@ -159,6 +159,10 @@ class Listener:
     def is_live(self, now: int) -> bool:
         return now < self.lease_end
 
+    @property
+    def last_heartbeat(self) -> int:
+        return self.lease_end - self.lease
+
     def is_behind(self, revision: int) -> bool:
         """Whether the listener has not applied everything up to this revision."""
         return self.acked is None or self.acked < revision

@@ -7,15 +7,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.page.list import BlockGroup, OwnedBlock, group_blocks
+from app.page.list import BlockGroup, group_blocks
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_795_276_800_000
 
 
-def owned(name: str, start: int = 0, cause: str = "disk", owner: str = "anna", end: int = PERMANENT) -> OwnedBlock:
-    node = BlockedNode(id=name, action=BlockAction.MARK_BLOCKED, start=NOW + start, end=end, cause=cause)
-    return OwnedBlock(node, owner)
+def owned(
+    name: str, start: int = 0, cause: str = "disk", owner: str = "anna", end: int = PERMANENT
+) -> tuple[BlockedNode, str]:
+    node = BlockedNode(id=name, action=BlockAction.MARK_BLOCKED, start=NOW + start, end=PERMANENT, cause=cause)
+    return node, owner
 
 
 def names(groups: list[BlockGroup]) -> list[list[str]]:
@@ -40,9 +42,9 @@ def test_details_after_a_colon_and_further_causes_do_not_separate() -> None:
 
 
 def test_it_counts_evacuations_and_canaries() -> None:
-    one, two, three = (owned(name) for name in "abc")
-    evacuated = replace(two.node, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
-    found = group_blocks([one, replace(two, node=evacuated), replace(three, node=replace(three.node, canary=True))])
+    (one, owner), (two, _), (three, _) = (owned(name) for name in "abc")
+    two, three = replace(two, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS), replace(three, canary=True)
+    found = group_blocks([(node, owner) for node in (one, two, three)])
     assert [(group.evacuated, group.canaries) for group in found] == [(1, 1)]
 
 
@@ -55,7 +57,7 @@ def test_a_cause_that_all_have_is_shown_as_it_is() -> None:
 def test_each_block_is_in_one_group_by_start_and_the_latest_group_is_first(blocks: list[tuple[int, str, str]]) -> None:
     made = [owned(f"n{place}", start, cause, owner) for place, (start, cause, owner) in enumerate(blocks)]
     found = group_blocks(made)
-    assert sorted(name for each in names(found) for name in each) == sorted(block.node.id for block in made)
+    assert sorted(name for each in names(found) for name in each) == sorted(node.id for node, _ in made)
     assert len({(group.cause, group.owner) for group in found}) == len(found)
     for group in found:
         starts = [node.start for node in group.nodes]

@@ -53,7 +53,7 @@ def test_what_needs_attention_comes_first_and_then_what_runs_most() -> None:
     blocks = {"b": block(MARK), "c": block(), "d": block(), "e": block(refused="no"), "f": block()}
     hosts = [host("a", 9), host("z", 1), host("b", 1), host("c", 1), host("d", 2), host("e", 0), host("f", None)]
     rows = host_rows(hosts, blocks.get, reports=True)
-    assert [row.node for row in rows] == ["e", "d", "c", "f", "b", "a", "z"]
+    assert [row.name for row in rows] == ["e", "d", "c", "f", "b", "a", "z"]
     assert count_states(rows) == [
         (HostState.REFUSED, 1),
         (HostState.EVACUATING, 2),
