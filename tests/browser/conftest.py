@@ -50,6 +50,14 @@ def page(window: MonitoredContext) -> Page:
     return window.context.new_page()
 
 
+@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
+def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
+    """A page with JavaScript, and one without."""
+    with monitored(browser, listener_service.url, java_script_enabled=request.param) as monitor:
+        monitor.expected |= {"400", "409"}
+        yield monitor.context.new_page()
+
+
 @dataclass
 class SecuredService:
     """A service that requires tokens, with one token for each role."""

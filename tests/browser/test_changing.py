@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,15 +12,6 @@ from tests.browser.browsing import MonitoredContext, monitored
 from tests.integration.bodies import all_changes, block, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.listeners import heartbeat, put, register, unblock
-from tests.integration.process import ServiceProcess
-
-
-@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
-def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
-    """A page with JavaScript, and one without."""
-    with monitored(browser, listener_service.url, java_script_enabled=request.param) as monitor:
-        monitor.expected |= {"400", "409"}
-        yield monitor.context.new_page()
 
 
 def fill_block_form(page: Page, nodes: str, reason: str, *, evacuate: bool = False) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import monitored
@@ -14,14 +11,6 @@ from tests.integration.bodies import EVACUATE, block
 from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register, unblock
 from tests.integration.process import ServiceProcess
-
-
-@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
-def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
-    """A page with JavaScript, and one without."""
-    with monitored(browser, listener_service.url, java_script_enabled=request.param) as monitor:
-        monitor.expected |= {"400", "409"}
-        yield monitor.context.new_page()
 
 
 def test_a_group_says_where_it_is_who_has_applied_it_and_what_still_runs(

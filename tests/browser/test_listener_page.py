@@ -6,9 +6,7 @@ import httpx
 from playwright.sync_api import Page, expect
 
 from tests.integration.bodies import EVACUATE
-from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register, wait_until_lapsed
-from tests.integration.process import wait_until
 
 
 def test_a_job_shows_its_state_its_refusals_and_its_hosts(page: Page, listener_client: httpx.Client) -> None:
@@ -57,12 +55,6 @@ def test_a_job_that_has_stopped_reporting_says_how_old_its_reports_are(
     expect(page.get_by_role("row", name="n1").locator("[data-label='Running tasks']")).to_have_text("2")
 
 
-def test_a_job_that_reports_no_task_managers_is_not_taken_for_idle(page: Page, listener_client: httpx.Client) -> None:
-    register(listener_client, "silent")
-    page.goto("/page/listeners/silent")
-    expect(page.get_by_text("Where its tasks run: it has not reported its TaskManagers.")).to_be_visible()
-
-
 def test_a_job_that_ends_leaves_a_page_that_says_so(page: Page, listener_client: httpx.Client) -> None:
     register(listener_client, "short")
     page.goto("/page/listeners/short")
@@ -71,21 +63,3 @@ def test_a_job_that_ends_leaves_a_page_that_says_so(page: Page, listener_client:
     put(listener_client, "n1")
     expect(page.get_by_text("No listener short is registered.")).to_be_visible()
     assert listener_client.get("/page/listeners/short").status_code == 404
-
-
-def test_a_node_shows_its_inventory_evidence_and_drift(page: Page, listener_client: httpx.Client) -> None:
-    report_labels(listener_client, {"n7.example.com": {"rack": "r7", "pool": "gpu"}}, "slurm")
-    register(listener_client, "etl")
-    finding = {"n7": {"kind": "slow", "reason": "three times as slow"}}
-    heartbeat(listener_client, "etl", taskManagers={"etl:1": "n7"}, evidence=finding)
-    page.goto("/page/nodes/n7.example.com")
-    machine = page.get_by_role("region", name="Machine")
-    expect(machine).to_contain_text("pool=gpu rack=r7")
-    expect(machine.get_by_role("link", name="slurm")).to_be_visible()
-    evidence = page.get_by_role("region", name="Evidence")
-    expect(evidence.get_by_role("row", name="etl")).to_contain_text("three times as slow")
-    revision = put(listener_client, "n7.example.com", cause="Disk", action=EVACUATE)
-    heartbeat(listener_client, "slurm", ackedRevision=revision, schedulable={"n7.example.com": "IDLE"})
-    wait_until(lambda: bool(listener_client.get("/drift").json()["drift"]))
-    page.reload()
-    expect(page.get_by_role("region", name="Drift")).to_contain_text("slurm")

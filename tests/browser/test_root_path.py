@@ -14,15 +14,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from blocklist import BlocklistClient
 from tests.browser.browsing import monitored
-from tests.integration.bodies import EVACUATE, block
+from tests.integration.bodies import block
 from tests.integration.conftest import Start
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.nginx import nginx_below
 from tests.integration.process import NO_TLS
 
 ROOT: Final = "/tools/blocklist"
-MAX_OF_A_KIND: Final = 2
-"""Of the links of one kind that are followed, such as those to nodes."""
 
 
 class Tools:
@@ -63,43 +61,6 @@ def tools(request: pytest.FixtureRequest, start: Start, browser: Browser, tmp_pa
 
 def _is_below(url: str) -> bool:
     return urlsplit(url).path.startswith(f"{ROOT}/") or url.startswith("data:")
-
-
-def fill(admin: httpx.Client) -> None:
-    register(admin, "rm", role=RM, leaseSeconds=600)
-    heartbeat(admin, "rm", nodes=[{"id": f"n{place}", "labels": {"rack": f"r{place % 3}"}} for place in range(300)])
-    register(admin, "app", leaseSeconds=600)
-    for place in range(110):
-        admin.put(f"/blocklist/nodes/n{place}", json=block(action=EVACUATE, cause=f"disk {place}")).raise_for_status()
-    evidence = {"n7": {"kind": "slow", "reason": "slow"}}
-    heartbeat(admin, "app", taskManagers={"tm": "n1"}, runningTasks={"tm": 2}, evidence=evidence)
-
-
-def kind_of(url: str) -> str:
-    """Links with the same one lead to the same sort of page."""
-    parts = urlsplit(url)
-    segments = parts.path.removeprefix(ROOT).split("/")
-    if segments[1:2] == ["page"] and len(segments) > 3:
-        segments[3] = "*"
-    return "/".join(segments) + "?" + "&".join(sorted(name.partition("=")[0] for name in parts.query.split("&")))
-
-
-def test_every_link_of_every_page(tools: Tools) -> None:
-    fill(tools.admin)
-    waiting, followed = [f"{tools.url}/"], dict[str, list[str]]()
-    while waiting:
-        url = waiting.pop()
-        shown = tools.page.goto(url)
-        assert shown is not None
-        assert shown.status == 200, url
-        links = tools.page.eval_on_selector_all("a[href], area[href]", "links => links.map(link => link.href)")
-        for link in {it.partition("#")[0] for it in links}:
-            of_a_kind = followed.setdefault(kind_of(link), [])
-            assert _is_below(link), (url, link)
-            if link not in of_a_kind and len(of_a_kind) < MAX_OF_A_KIND:
-                of_a_kind.append(link)
-                waiting += [link] if "json" not in link else []
-    assert {"/?", "/page/map?", "/page/history?", "/page/listeners?", "/page/evidence?", "/docs?"} <= followed.keys()
 
 
 def test_a_change_is_shown_live_and_made_with_forms(tools: Tools) -> None:
@@ -149,17 +110,3 @@ def test_the_api_document_is_tried_out_there(tools: Tools) -> None:
     page.get_by_role("button", name="Execute").click()
     expect(page.locator(".request-url pre")).to_have_text(f"{tools.url}/blocklist?details=false")
     expect(page.locator(".responses-table.live-responses-table")).to_contain_text("200")
-
-
-def test_logging_out_and_in_again(tools: Tools) -> None:
-    page = tools.page
-    page.get_by_role("button", name="Log out").click()
-    page.wait_for_url(f"{tools.url}/login")
-    page.goto(f"{tools.url}/page/history?days=7")
-    page.wait_for_url(f"{tools.url}/login?next=/page/history%3Fdays%3D7")
-    tools.log_in()
-    page.wait_for_url(f"{tools.url}/page/history?days=7")
-    page.context.clear_cookies()
-    page.goto(f"{tools.url}/page/listeners")
-    tools.log_in()
-    page.wait_for_url(f"{tools.url}/page/listeners")

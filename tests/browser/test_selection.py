@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import monitored
@@ -15,14 +12,6 @@ from tests.integration.bodies import EVACUATE, MARK, block, later
 from tests.integration.conftest import Start
 from tests.integration.listeners import put, unblock
 from tests.integration.process import ServiceProcess
-
-
-@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
-def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
-    """A page with JavaScript, and one without."""
-    with monitored(browser, listener_service.url, java_script_enabled=request.param) as monitor:
-        monitor.expected |= {"400", "409"}
-        yield monitor.context.new_page()
 
 
 def put_many(client: httpx.Client, count: int, **fields: object) -> None:

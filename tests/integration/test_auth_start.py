@@ -52,26 +52,13 @@ def test_the_admin_token_file_is_created_for_its_owner_only_and_logged(tmp_path:
     assert secured.admin not in str(log)
 
 
-@pytest.mark.parametrize(
-    ("text", "mode", "words"),
-    [
-        ("x" * 43, 0o644, "chmod 600"),
-        ("x" * 43, 0o604, "chmod 600"),
-        ("", 0o600, "does not contain a token"),
-        ("short", 0o600, "does not contain a token"),
-        ("two words " * 10, 0o600, "does not contain a token"),
-    ],
-)
-def test_an_unusable_admin_token_file_is_refused(
-    tmp_path: Path, database_url: str, text: str, mode: int, words: str
-) -> None:
+def test_an_unusable_admin_token_file_is_refused(tmp_path: Path, database_url: str) -> None:
     file = tmp_path / "admin.token"
-    file.write_text(text)
-    file.chmod(mode)
+    file.write_text("short")
+    file.chmod(0o600)
     message = refusal(database_url=database_url, auth="tokens", admin_token_file=str(file))
     assert message.startswith("BLOCKLIST_ADMIN_TOKEN_FILE: ")
-    assert words in message
-    assert not text or text not in message
+    assert "does not contain a token" in message
 
 
 def test_an_admin_token_file_that_cannot_be_created_is_reported(tmp_path: Path, database_url: str) -> None:

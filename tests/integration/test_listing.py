@@ -107,10 +107,8 @@ def test_every_response_has_revision_and_history(client: httpx.Client, method: s
     assert answer.headers["blocklist-history"] == expected["blocklist-history"]
 
 
-@pytest.mark.parametrize("form", ["{0}", 'W/"x" , W/{0}', "*", " {0} "])
-def test_a_matching_if_none_match_is_304(client: httpx.Client, service: InProcessService, form: str) -> None:
-    etag = etag_of(client)
-    answer = send_request(service.port, request("/blocklist", "If-None-Match: " + form.format(etag)))
+def test_a_matching_if_none_match_is_304(client: httpx.Client, service: InProcessService) -> None:
+    answer = send_request(service.port, request("/blocklist", f'If-None-Match: W/"x" , W/{etag_of(client)}'))
     whole = send_request(service.port, request("/blocklist"))
     assert (answer.status, answer.body) == (304, b"")
     for name in ("etag", "blocklist-revision", "blocklist-history", "cache-control"):

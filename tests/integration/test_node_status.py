@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, all_changes, block, current_list, later, now_ms, revision_of
+from tests.integration.bodies import EVACUATE, block, current_list, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import (
@@ -530,87 +530,6 @@ class TestWaiting:
         assert answer.headers["blocklist-applied"] == "0/1"
         assert answer.headers["blocklist-superseded"] == "a"
 
-    def test_a_change_in_the_same_direction_supersedes_nothing(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(put_one, listener_client, "a", "wait=25")
-            wait_until(lambda: "a" in listener_client.get("/blocklist").json())
-            merge = block(action="MARK_BLOCKED_AND_EVACUATE_TASKS", allowMerge=True)
-            listener_client.put("/blocklist/nodes/a", json=merge).raise_for_status()
-            revision = put(listener_client, "b")
-            unblock(listener_client, "b")
-            heartbeat(listener_client, "jm", ackedRevision=revision)
-            answer = waiting.result()
-        assert answer.headers["blocklist-applied"] == "1/1"
-        assert "blocklist-superseded" not in answer.headers
-
-    def put_canary(self, client: httpx.Client, prefer: str = "wait=0") -> httpx.Response:
-        path = "/blocklist/nodes/a/claims/detection"
-        return client.put(path, json=block(canary=True), headers={"prefer": prefer}).raise_for_status()
-
-    @pytest.mark.parametrize("by", ["by hand", "by its end"])
-    def test_a_block_of_which_a_canary_is_left_is_not_applied(self, listener_client: httpx.Client, by: str) -> None:
-        register(listener_client, "jm")
-        self.put_canary(listener_client)
-        body = block(allowMerge=True, **({"endTimestamp": later(0.3)} if by == "by its end" else {}))
-        send = partial(listener_client.put, "/blocklist/nodes/a", json=body, headers={"prefer": "wait=25"})
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(send)
-            wait_until(lambda: all_changes(listener_client)[-1]["type"] != "blocked")
-            if by == "by hand":
-                listener_client.delete("/blocklist/nodes/a/claims/anonymous").raise_for_status()
-            wait_until(lambda: all_changes(listener_client)[-1]["type"] == "narrowed")
-            heartbeat(listener_client, "jm", ackedRevision=all_changes(listener_client)[-1]["revision"])
-            answer = waiting.result()
-        assert answer.headers["blocklist-applied"] == "0/1"
-        assert answer.headers["blocklist-superseded"] == "a"
-
-    def test_an_evacuation_that_was_weakened_to_a_mark_is_not_applied(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        claims = "/blocklist/nodes/a/claims"
-        listener_client.put(f"{claims}/detection", json=block()).raise_for_status()
-        evacuate = partial(listener_client.put, f"{claims}/ann", json=block(action=EVACUATE))
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(evacuate, headers={"prefer": "wait=25"})
-            wait_until(lambda: all_changes(listener_client)[-1]["type"] == "merged")
-            weakened = listener_client.delete(f"{claims}/ann").raise_for_status()
-            heartbeat(listener_client, "jm", ackedRevision=revision_of(weakened))
-            answer = waiting.result()
-        assert answer.headers["blocklist-applied"] == "0/1"
-        assert answer.headers["blocklist-superseded"] == "a"
-
-    def test_a_claim_that_was_removed_and_made_again_meanwhile_is_not_removed(
-        self, listener_client: httpx.Client
-    ) -> None:
-        register(listener_client, "jm")
-        claims = "/blocklist/nodes/a/claims"
-        listener_client.put(f"{claims}/detection", json=block()).raise_for_status()
-        evacuate = partial(listener_client.put, f"{claims}/ann", json=block(action=EVACUATE))
-        evacuate().raise_for_status()
-        remove = partial(listener_client.delete, f"{claims}/ann", headers={"prefer": "wait=25"})
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(remove)
-            wait_until(lambda: all_changes(listener_client)[-1]["type"] == "narrowed")
-            heartbeat(listener_client, "jm", ackedRevision=revision_of(evacuate().raise_for_status()))
-            answer = waiting.result()
-        assert answer.headers["blocklist-superseded"] == "a"
-
-    def test_a_canary_that_became_an_ordinary_block_meanwhile_is_applied(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(self.put_canary, listener_client, "wait=25")
-            wait_until(lambda: "a" in listener_client.get("/blocklist").json())
-            heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a", allowMerge=True))
-            answer = waiting.result()
-        assert answer.headers["blocklist-applied"] == "1/1"
-        assert "blocklist-superseded" not in answer.headers
-
-    def test_a_block_that_ended_meanwhile_is_not_applied(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        end = str(later(0.3))
-        answer = listener_client.put("/blocklist/nodes/a", json=block(endTimestamp=end), headers={"prefer": "wait=1"})
-        assert answer.headers["blocklist-superseded"] == "a"
-
     def test_the_page_does_not_count_a_refusal_as_applied(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
@@ -627,24 +546,12 @@ class TestWaiting:
         answer = put_one(listener_client, "a", "wait=25")
         assert (answer.status_code, answer.headers["blocklist-applied"]) == (201, "0/0")
 
-    def test_more_than_60_counts_as_60(self, listener_client: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(listener_client, "jm")
-        for prefer in ("wait=61", "wait=100000", f"wait={10**30}"):
-            answer = put_one(listener_client, "a", prefer)
-            assert answer.headers["preference-applied"] == "wait=60"
-
     @pytest.mark.parametrize("prefer", ["wait", "wait=", "wait=x", "wait=-1", "wait=1.5", "respond-async", ""])
     def test_an_invalid_preference_is_ignored(self, listener_client: httpx.Client, prefer: str) -> None:
         register(listener_client, "silent")
         answer = put_one(listener_client, "a", prefer)
         assert answer.status_code == 201
         assert not {"preference-applied", "blocklist-applied", "blocklist-not-applied"} & set(answer.headers)
-
-    @pytest.mark.parametrize("prefer", ["respond-async, wait=25", "WAIT=25", 'foo; bar="a,b" , wait=25;x'])
-    def test_all_forms_of_the_preference(self, listener_client: httpx.Client, receiver: Receiver, prefer: str) -> None:
-        receiver.register(listener_client, "jm")
-        answer = put_one(listener_client, "a", prefer)
-        assert (answer.headers["preference-applied"], answer.headers["blocklist-applied"]) == ("wait=25", "1/1")
 
     def test_without_the_preference_it_does_not_wait(self, listener_client: httpx.Client) -> None:
         register(listener_client, "silent")

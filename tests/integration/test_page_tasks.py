@@ -81,10 +81,3 @@ def test_a_preview_shows_that_tasks_are_unknown(
     assert cells(answer.text, "Running tasks") == [cell]
     client.put("/blocklist/nodes/n1", json=block()).raise_for_status()
     assert f"2 TaskManagers, with {text} What happens" in text_of(get(client, "/page/nodes/n1/unblock"))
-
-
-def test_the_page_of_a_node_shows_unknown_for_each_job(client: TestClient) -> None:
-    client.put("/blocklist/nodes/n1", json=block()).raise_for_status()
-    report(client, 3, None)
-    client.put("/listeners/none", json={"role": "RESOURCE_MANAGER", "sessionId": "s"}).raise_for_status()
-    assert sorted(cells(get(client, "/page/nodes/n1"), "Running tasks")) == ["3", "unknown"]

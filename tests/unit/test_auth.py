@@ -112,13 +112,6 @@ class TestClaims:
         grant = ROLES_BY_NAME.of_any(oidc.texts_in(roles))
         assert (grant and grant.role) is access
 
-    def test_a_path_leads_into_objects_but_a_whole_name_has_precedence(self) -> None:
-        claims = {"a": {"b": {"c": 1}}, "a.b": 2, "https://x.example/roles": 3}
-        assert oidc.claim_at(claims, "a.b.c") == 1
-        assert oidc.claim_at(claims, "a.b") == 2
-        assert oidc.claim_at(claims, "https://x.example/roles") == 3
-        assert oidc.claim_at(claims, "a.x.c") is None
-
 
 def test_a_stream_that_cannot_be_closed_leaves_no_other_stream_of_a_revoked_token_open() -> None:
     class Stream:
