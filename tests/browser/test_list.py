@@ -20,13 +20,6 @@ def open_live(page: Page, path: str = "/") -> None:
     page.get_by_text("Live", exact=True).wait_for()
 
 
-def test_an_empty_list_says_what_to_do(page: Page, listener_client: httpx.Client) -> None:
-    open_live(page)
-    expect(page.get_by_text("No node is blocked.")).to_be_visible()
-    expect(page.locator("pre")).to_contain_text(f"curl -X PUT {listener_client.base_url.scheme}://127.0.0.1")
-    expect(page.locator("pre")).to_contain_text("/blocklist/nodes/worker-17")
-
-
 def test_it_is_live(page: Page, listener_client: httpx.Client) -> None:
     """Changes by others appear without a reload, and are announced to screen readers."""
     open_live(page)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import monitored, overflows
+from tests.browser.browsing import monitored
 from tests.browser.conftest import SecuredService, log_in
 from tests.integration.bodies import EVACUATE
 from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register, unblock
-from tests.integration.process import ServiceProcess
 
 
 def open_live(page: Page, path: str) -> None:
@@ -44,21 +41,6 @@ def test_a_listener_is_live(page: Page, listener_client: httpx.Client) -> None:
     unblock(listener_client, "n1")
     expect(page.get_by_role("alert")).to_have_text("No listener etl is registered.")
     assert page.evaluate("window.mark") == "not reloaded"
-
-
-def test_a_listener_that_stops_reporting_is_shown_as_old(page: Page, listener_client: httpx.Client) -> None:
-    register(listener_client, "etl", leaseSeconds=2)
-    put(listener_client, "n1", action=EVACUATE)
-    heartbeat(listener_client, "etl", taskManagers={"etl:1": "n1"}, runningTasks={"etl:1": 4})
-    open_live(page, "/page/listeners/etl")
-    expect(page.get_by_role("alert")).to_be_visible()
-    expect(page.get_by_role("heading", name=re.compile("Where its tasks ran .* ago"))).to_be_visible()
-    expect(page.get_by_role("row", name="n1")).to_contain_text("unknown")
-    page.goto("/page/nodes/n1")
-    row = page.get_by_role("row", name="etl").first
-    expect(row).to_contain_text("stopped reporting")
-    row.get_by_role("link", name="etl").click()
-    page.wait_for_url("/page/listeners/etl")
 
 
 def test_a_node_is_live_and_keeps_the_focus(page: Page, listener_client: httpx.Client) -> None:
@@ -105,25 +87,6 @@ def test_they_are_read_in_order_by_a_screen_reader(page: Page, listener_client: 
         )
         assert headers, path
     expect(page.get_by_role("img", name="Blocks in the last 30 days")).to_be_visible()
-
-
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_nothing_overflows(
-    browser: Browser, listener_client: httpx.Client, listener_service: ServiceProcess, width: int
-) -> None:
-    register(listener_client, "e" * 253)
-    there = {f"{place}" + "t" * 200: f"{place}" + "n" * 200 for place in range(3)}
-    heartbeat(listener_client, "e" * 253, taskManagers=there, refused=dict.fromkeys(there.values(), "no" * 150))
-    for node in there.values():
-        put(listener_client, node, action=EVACUATE, cause="c" * 1024)
-    with monitored(browser, listener_service.url, (width, 900)) as monitor:
-        monitor.expected.add("404")
-        page = monitor.context.new_page()
-        node = "0" + "n" * 200
-        for path in (f"/page/listeners/{'e' * 253}", f"/page/nodes/{node}", "/page/listeners/nobody", "/page/nodes/x"):
-            page.goto(path)
-            expect(page.locator("h1")).to_be_visible()
-            assert overflows(page) <= 0, path
 
 
 def test_a_reader_sees_both_without_buttons(browser: Browser, secured: SecuredService) -> None:

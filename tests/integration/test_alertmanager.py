@@ -569,12 +569,6 @@ class TestErrors:
         assert client.post(PATH, content=sized(2 * 1024 * 1024), headers=kind).status_code == 200
         problem_of(client.post(PATH, content=sized(2 * 1024 * 1024 + 1), headers=kind), 413)
 
-    @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
-    def test_other_methods_are_405(self, client: httpx.Client, method: str) -> None:
-        answer = client.request(method, PATH)
-        problem_of(answer, 405)
-        assert answer.headers["allow"] == "POST"
-
     def test_while_the_database_is_unavailable_the_response_is_503(
         self, fresh: ServiceProcess, fresh_client: httpx.Client
     ) -> None:

@@ -157,11 +157,6 @@ def test_an_unknown_path_of_a_listener_is_404(port: int, line: str, target: str)
     problem_of(send_request(port, request(target, line)), 404)
 
 
-@pytest.mark.parametrize("path", ["/listeners/jm", "/listeners/jm/heartbeat", "/listeners/jm/secret"])
-def test_other_methods_of_a_listener_are_405(admin: httpx.Client, path: str) -> None:
-    problem_of(admin.request("PATCH", path), 405)
-
-
 def test_an_id_is_percent_decoded_once(port: int, line: str) -> None:
     problem = problem_of(send_request(port, request("/blocklist/nodes/%66%72%65%65-%6e%6F%64%65", line)), 404)
     assert "free-node" in problem["detail"]

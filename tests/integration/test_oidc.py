@@ -131,6 +131,7 @@ BAD_JWTS: dict[str, Callable[[FakeIssuer], str]] = {
     "another kind of key": lambda issuer: issuer.sign(key=ec.generate_private_key(ec.SECP256R1()), algorithm="ES256"),
     "an unknown key": lambda issuer: issuer.sign(kid="other", key=rsa_key()),
     "unsigned": unsigned,
+    "signed with the public key": signed_with_the_public_key,
     "cut": lambda issuer: issuer.sign()[:-10],
     "altered": lambda issuer: _altered(issuer.sign()),
     "without a name": lambda issuer: issuer.sign(preferred_username=None, sub=None),
@@ -157,15 +158,6 @@ def test_an_invalid_jwt_gets_401(secured: SecuredInProcess, issuer: FakeIssuer, 
     problem = problem_of(response, 401)
     assert response.headers["www-authenticate"] == 'Bearer error="invalid_token"'
     assert not [part for part in token.split(".") if len(part) > 5 and part in json.dumps(problem)]
-
-
-def test_a_jwt_signed_with_the_public_key_gets_401(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
-    problem_of(get(secured, signed_with_the_public_key(issuer)), 401)
-
-
-@pytest.mark.parametrize("roles", [None, [], ["viewer"], "nothing here", {"admin": 1}, 7])
-def test_without_a_known_role_it_gets_403(secured: SecuredInProcess, issuer: FakeIssuer, roles: object) -> None:
-    assert "reader" in problem_of(get(secured, issuer.sign(roles=roles)), 403)["detail"]
 
 
 def test_clocks_may_differ_by_30_seconds(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
@@ -340,15 +332,6 @@ def test_fetched_keys_remain_in_use_while_the_issuer_is_unreachable(tmp_path: Pa
     assert not [part for part in early.split(".") if part in str(log)]
 
 
-def test_a_discovery_document_of_another_issuer_is_rejected(tmp_path: Path, databases: Databases) -> None:
-    with (
-        running_issuer() as issuer,
-        secured_in_process(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
-    ):
-        issuer.advertised_issuer = "http://127.0.0.1:1"
-        problem_of(get(secured, issuer.sign()), 401)
-
-
 class TestUnlikeIssuers:
     """What issuers do differently, and what is said about what is wrong."""
 
@@ -389,7 +372,7 @@ class TestUnlikeIssuers:
         self, secured: SecuredInProcess, issuer: FakeIssuer
     ) -> None:
         details = {problem_of(get(secured, issuer.sign(roles=roles)), 403)["detail"] for roles in (None, ["viewer"], 7)}
-        assert len(details) == 3
+        assert (len(details), all("reader" in it for it in details)) == (3, True)
         details = {
             problem_of(get(secured, issuer.sign(sub=None, preferred_username=name)), 401)["detail"]
             for name in (None, 7, True)

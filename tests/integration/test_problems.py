@@ -45,6 +45,10 @@ def test_an_unknown_path_is_a_404_problem(client: httpx.Client, method: str, pat
         ("/healthz", {"GET", "HEAD"}),
         ("/readyz", {"GET", "HEAD"}),
         ("/metrics", {"GET", "HEAD"}),
+        ("/integrations/alertmanager", {"POST"}),
+        ("/listeners/jm", {"GET", "HEAD", "PUT", "DELETE"}),
+        ("/listeners/jm/heartbeat", {"POST"}),
+        ("/listeners/jm/secret", {"POST"}),
     ],
 )
 def test_a_wrong_method_is_a_405_problem_with_all_allowed_methods(
