@@ -188,21 +188,15 @@ def blocked_chart(buckets: Sequence[Bucket]) -> BlockedChart:
         # The first box reaches down to zero behind the second: stacked boxes would leave gaps.
         for kind, count in (("mark", bucket.blocked if bucket.marked else 0), ("evacuate", bucket.evacuated)):
             if count:
-                x, tall = _rounded(LEFT + index * width), height * count / top
-                boxes.append(Box(kind, x, _rounded(HEIGHT - BOTTOM - tall), _rounded(width + 0.2), _rounded(tall)))
+                x, tall = round(LEFT + index * width, 1), height * count / top
+                boxes.append(Box(kind, x, round(HEIGHT - BOTTOM - tall, 1), round(width + 0.2, 1), round(tall, 1)))
     values = sorted({0, top // 2, top} if top % 2 == 0 else {0, top})
     return BlockedChart(
         boxes=boxes,
-        gridlines=[(_rounded(HEIGHT - BOTTOM - height * value / top), value) for value in values],
+        gridlines=[(round(HEIGHT - BOTTOM - height * value / top, 1), value) for value in values],
         time_labels=time_labels(buckets[0].begin, buckets[-1].end) if buckets else [],
         maximum=maximum,
     )
-
-
-def causes_chart(rows: Sequence[tuple[str, float, int]]) -> list[tuple[str, float, float]]:
-    """Name, hours, and length of the bar as a fraction of the longest."""
-    longest = max((hours for _, hours, _ in rows), default=0) or 1
-    return [(name, hours, _rounded(hours / longest, 4)) for name, hours, _ in rows]
 
 
 def axis_maximum(number: int) -> int:
@@ -225,16 +219,12 @@ def time_labels(begin: int, end: int, left: int = LEFT) -> list[tuple[float, str
         (left + (WIDTH - left) * (timestamp - begin) / (end - begin), _label(timestamp, unit))
         for timestamp in range(-(-begin // unit) * unit, end, unit)
     ]
-    return [(_rounded(x), text) for x, text in labels if max(20, left + 15) <= x <= WIDTH - 20]
+    return [(round(x, 1), text) for x, text in labels if max(20, left + 15) <= x <= WIDTH - 20]
 
 
 def _label(timestamp: int, unit: int) -> str:
     time = datetime.fromtimestamp(timestamp / 1000, UTC)
     return time.strftime("%H:%M") if unit < _DAY else time.strftime("%d %b").removeprefix("0")
-
-
-def _rounded(value: float, digits: int = 1) -> float:
-    return round(value, digits)
 
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
@@ -267,7 +257,6 @@ async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
 
 # The charts of the history page. Each period is computed at most once in MAX_AGE_MS, whatever is requested.
 
-DAY: Final = 86_400_000
 PERIODS: Final = {"1": ("24 hours", 24), "7": ("7 days", 7), "30": ("30 days", 30), "90": ("90 days", 30)}
 """Number of days: label, and number of rows of the table."""
 MAX_CHANGES: Final = 10_000
@@ -292,7 +281,6 @@ class HistoryCharts:
     blocked: BlockedChart
     rows: Sequence[Bucket]
     causes: Sequence[tuple[str, float, int]]
-    bars: Sequence[tuple[str, float, float]]
 
     @property
     def hours(self) -> float:
@@ -308,7 +296,7 @@ async def history_charts(request: Request, days: str) -> HistoryCharts:
 
 async def _compute(service: Service, days: str) -> HistoryCharts:
     now = service.clock()
-    start = now - int(days) * DAY
+    start = now - int(days) * _DAY
     changes, begin = await _changes_since(service, start)
     current = service.view.tracker.blocked(now)
     # In a thread, because with MAX_CHANGES this would block the event loop.
@@ -335,13 +323,11 @@ def _draw(
 ) -> HistoryCharts:
     start, begin, now = times
     found = intervals(changes, current, begin, now)
-    causes = by_cause(found, _MAX_CAUSES)
     return HistoryCharts(
         now=now,
         begin=begin,
         complete=begin <= start,
         blocked=blocked_chart(buckets(found, begin, now, _BUCKETS)),
         rows=buckets(found, begin, now, rows),
-        causes=causes,
-        bars=causes_chart(causes),
+        causes=by_cause(found, _MAX_CAUSES),
     )

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -18,7 +18,7 @@ from app.api.parameters import public_url_of
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute
 from app.page.history import cause_group
-from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
+from app.page.shared import ReaderVisitor, SharedValues, Visitor, in_turns, pages_of, render_page, shared_of
 from app.requests import EXAMPLE_BODY
 from app.service import Service, service_of
 from blocklist.model.claims import ANONYMOUS, Claims
@@ -59,8 +59,7 @@ class ListFilter:
     def query(self, **other: object) -> str:
         """The query string, without default values."""
         defaults = ListFilter()
-        own = {"q": self.q, "action": self.action, "by": self.by, "sort": self.sort, "group": self.group, "page": 1}
-        list_filter = own | other
+        list_filter = asdict(self) | {"page": 1} | other
         changed = {name: value for name, value in list_filter.items() if value != getattr(defaults, name)}
         return f"?{urlencode(changed)}" if changed else ""
 
@@ -106,7 +105,7 @@ class ListPage:
 
     @property
     def pages(self) -> int:
-        return max(1, -(-self.matched // PAGE_SIZE))
+        return pages_of(self.matched, PAGE_SIZE)
 
     @property
     def settled(self) -> bool:
@@ -117,7 +116,7 @@ def list_page(service: Service, list_filter: ListFilter) -> ListPage:
     """The current list."""
     nodes = list(service.view.tracker.blocked(service.clock()).values())
     matched = _sorted(service, nodes, list_filter)
-    last = max(1, -(-len(matched) // PAGE_SIZE))
+    last = pages_of(len(matched), PAGE_SIZE)
     list_filter = list_filter.at_page(min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
     live = service.directory.applying()
@@ -325,7 +324,6 @@ class GroupRow:
     listeners: int
     pending: Sequence[str]
     refused: Sequence[str]
-    task_managers: int
     tasks: TaskCount
 
     @property
@@ -353,7 +351,7 @@ class GroupedPage:
 
     @property
     def pages(self) -> int:
-        return _pages(self.total)
+        return pages_of(self.total, GROUPS_PER_PAGE)
 
     @property
     def settled(self) -> bool:
@@ -365,7 +363,7 @@ async def grouped_page(service: Service, shared: SharedValues, list_filter: List
 
     async def compute() -> GroupedPage:
         revision, groups = service.view.tracker.revision, await groups_of(service, list_filter)
-        page = min(list_filter.page, _pages(len(groups)))
+        page = min(list_filter.page, pages_of(len(groups), GROUPS_PER_PAGE))
         reports = await reported_blocks(service)
         shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
         nodes = list(service.view.tracker.blocked(service.clock()).values())
@@ -442,13 +440,11 @@ async def _blocked(service: Service, names: Iterable[str]) -> frozenset[str]:
 
 async def _group_row(service: Service, group: BlockGroup, reports: Sequence[ReportedBlocks]) -> GroupRow:
     newest = service.view.tracker.revision
-    revision, racks, running, task_managers = 0, Counter[str](), list[int | None](), 0
+    revision, racks, running = 0, Counter[str](), list[int | None]()
     async for node in in_turns(group.nodes):
         revision = max(revision, service.last_changes.revision_of(node.id, newest))
         racks[service.inventory.labels_of(node.id).get(RACK_LABEL, "")] += 1
-        there = task_managers_on(service, node.id)
-        task_managers += len(there)
-        running += [each.running_tasks for each in there]
+        running += [each.running_tasks for each in task_managers_on(service, node.id)]
     names = {node.id for node in group.nodes}
     reports = [each for each in reports if not (each.entry.has_confirmed(revision) and names <= each.not_here)]
     acked = [each for each in reports if each.entry.has_confirmed(revision)]
@@ -462,10 +458,5 @@ async def _group_row(service: Service, group: BlockGroup, reports: Sequence[Repo
         listeners=len(reports),
         pending=[each.entry.id for each in reports if each.entry.id not in applied.union(refusing)],
         refused=refusing,
-        task_managers=task_managers,
         tasks=TaskCount.of(running, silent=bool(group.evacuated) and any(map(service.directory.silent_on(), names))),
     )
-
-
-def _pages(groups: int) -> int:
-    return max(1, -(-groups // GROUPS_PER_PAGE))

@@ -18,7 +18,17 @@ from app.listeners.reports import LastReport, TasksOnHost, tasks_by_host, total_
 from app.listeners.state import ListenerEntry
 from app.page.forms import HtmlRoute, int_param
 from app.page.node import BlockAtListener, HostState, TasksRow, block_at, count_states, host_rows
-from app.page.shared import MAX_ROWS, Excerpt, ReaderVisitor, SharedValues, Visitor, in_turns, render_page, shared_of
+from app.page.shared import (
+    MAX_ROWS,
+    Excerpt,
+    ReaderVisitor,
+    SharedValues,
+    Visitor,
+    in_turns,
+    pages_of,
+    render_page,
+    shared_of,
+)
 from app.service import Service, service_of
 from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError
@@ -117,7 +127,7 @@ class HostsPage:
     def of(cls, found: TasksRows, page: int) -> HostsPage:
         """A page of the rows, at most the last one."""
         rows, hosts = found.rows, found.report.hosts
-        pages = max(1, -(-len(rows) // PAGE_SIZE))
+        pages = pages_of(len(rows), PAGE_SIZE)
         number = min(page, pages)
         return cls(
             at=found.at,

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from app.page.forms import HtmlRoute, int_param
 from app.page.history import cause_group
 from app.page.list import reported_blocks
-from app.page.shared import ReaderVisitor, Visitor, in_turns, render_page, shared_of
+from app.page.shared import ReaderVisitor, Visitor, in_turns, pages_of, render_page, shared_of
 from app.service import Service, service_of
 from blocklist.model.changes import Change
 from blocklist.model.draft import find_blocked
@@ -143,7 +143,7 @@ def map_rows(hosts: Iterable[tuple[str, Group]]) -> list[MapRow]:
     rows = []
     for group in sorted(groups, key=lambda each: (_KINDS.index(each.kind), natural_order(each.name))):
         members = sorted(groups[group], key=natural_order)
-        parts = -(-len(members) // MAX_ROW)
+        parts = pages_of(len(members), MAX_ROW)
         rows += [
             MapRow(group, members[part * MAX_ROW : (part + 1) * MAX_ROW], part + 1, parts) for part in range(parts)
         ]
@@ -170,6 +170,12 @@ def _prefix(host: str) -> str:
 # All hosts that are known, with their state: computed in turns of the event loop, as there may be 10,000.
 
 
+MIN_AGE_MS: Final = 1_000
+MS_PER_HOST: Final = 0.1
+MS_PER_BLOCK: Final = 0.5
+"""The map is computed at most once in the sum of these: some tenth of the time is spent on it, while somebody looks."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockedHost:
     """A blocked host: its state, its block and the tasks that run there."""
@@ -179,9 +185,12 @@ class BlockedHost:
     tasks: TaskCount
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hosts:
-    """All hosts at a revision: rows of ids, those that are blocked, and those that are free but get no work."""
+@dataclass(frozen=True, kw_only=True)
+class HostMap:
+    """All hosts at a revision: rows of ids, those that are blocked, and those that are free but get no work.
+
+    `layout` names the order of hosts, `states` has the code of each in this order.
+    """
 
     revision: int
     rows: Sequence[MapRow]
@@ -193,6 +202,32 @@ class Hosts:
         if found is not None:
             return found.state
         return MapState.NOT_READY if host in self.not_ready else MapState.FREE
+
+    @cached_property
+    def layout(self) -> str:
+        return hashlib.sha256(repr(self.rows).encode()).hexdigest()[:16]
+
+    @cached_property
+    def states(self) -> str:
+        return "".join(map(self.state, chain.from_iterable(row.hosts for row in self.rows)))
+
+    @property
+    def counts(self) -> list[tuple[MapState, int]]:
+        """The number of hosts in each state, in the order of the legend."""
+        counts = Counter(self.states)
+        return [(state, counts[state.value]) for state in LEGENDS]
+
+    @property
+    def total(self) -> int:
+        return len(self.states)
+
+    @property
+    def settled(self) -> bool:
+        return UNSETTLED.isdisjoint(map(MapState, set(self.states)))
+
+    def max_age(self) -> float:
+        """In milliseconds, from the constants above."""
+        return MIN_AGE_MS + MS_PER_HOST * self.total + MS_PER_BLOCK * len(self.blocked)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,7 +243,7 @@ class _Reports:
     silent_on: Callable[[str], bool]
 
 
-async def all_hosts(service: Service) -> Hosts:
+async def all_hosts(service: Service) -> HostMap:
     """The hosts that anybody reports, and all that are blocked."""
     inventory = service.inventory
     revision = service.view.tracker.revision
@@ -224,7 +259,7 @@ async def all_hosts(service: Service) -> Hosts:
     blocked = {}
     async for host, node in in_turns(blocks.items()):
         blocked[spellings[host]] = _blocked_host(service, node, reports)
-    return Hosts(
+    return HostMap(
         revision=revision,
         # In a thread, because to sort 10,000 names takes some 30 ms.
         rows=await asyncio.to_thread(map_rows, [(spellings[host], group) for host, group in groups.items()]),
@@ -288,10 +323,6 @@ async def _not_ready(service: Service, spellings: Mapping[str, str]) -> frozense
     return frozenset(found)
 
 
-MIN_AGE_MS: Final = 1_000
-MS_PER_HOST: Final = 0.1
-MS_PER_BLOCK: Final = 0.5
-"""The map is computed at most once in the sum of these: some tenth of the time is spent on it, while somebody looks."""
 MAX_HTML_AGE_MS: Final = 60_000
 
 
@@ -303,53 +334,16 @@ class Variant(Enum):
     WALL = ""
 
 
-@dataclass(frozen=True)
-class HostMap:
-    """The map at a time. `layout` names the order of hosts, `states` has the code of each in this order."""
-
-    hosts: Hosts
-
-    @cached_property
-    def layout(self) -> str:
-        return hashlib.sha256(repr(self.hosts.rows).encode()).hexdigest()[:16]
-
-    @cached_property
-    def states(self) -> str:
-        return "".join(map(self.hosts.state, chain.from_iterable(row.hosts for row in self.hosts.rows)))
-
-    @property
-    def counts(self) -> list[tuple[MapState, int]]:
-        """The number of hosts in each state, in the order of the legend."""
-        counts = Counter(self.states)
-        return [(state, counts[state.value]) for state in LEGENDS]
-
-    @property
-    def total(self) -> int:
-        return len(self.states)
-
-    @property
-    def settled(self) -> bool:
-        return UNSETTLED.isdisjoint(map(MapState, set(self.states)))
-
-    def max_age(self) -> float:
-        """In milliseconds, from the constants above."""
-        return MIN_AGE_MS + MS_PER_HOST * self.total + MS_PER_BLOCK * len(self.hosts.blocked)
-
-
 async def host_map(request: Request) -> HostMap:
     """The map of the service that received the request."""
-
-    async def compute() -> HostMap:
-        return HostMap(await all_hosts(service_of(request)))
-
-    return await shared_of(request).get("map", compute, HostMap.max_age)
+    return await shared_of(request).get("map", lambda: all_hosts(service_of(request)), HostMap.max_age)
 
 
 def rows_html(request: Request, found: HostMap, variant: Variant) -> Sequence[tuple[MapRow, Markup]]:
     """The rows of the map with the HTML of their cells, made once for all visitors of a kind."""
 
     def render() -> Sequence[tuple[MapRow, Markup]]:
-        return [(row, _cells(row, found.hosts, variant)) for row in found.hosts.rows]
+        return [(row, _cells(row, found, variant)) for row in found.rows]
 
     return shared_of(request).get_now(("cells", variant, found.layout, found.states), render, MAX_HTML_AGE_MS)
 
@@ -359,7 +353,7 @@ def table_url(row: MapRow) -> str:
     return f"/page/map/hosts?{urlencode({'group': row.group.key})}"
 
 
-def _cells(row: MapRow, hosts: Hosts, variant: Variant) -> Markup:
+def _cells(row: MapRow, hosts: HostMap, variant: Variant) -> Markup:
     """The cells of a row. Without the templates, as there may be 10,000 of them."""
     cells = []
     for host in row.hosts:
@@ -405,7 +399,7 @@ async def get_states(request: Request, visitor: ReaderVisitor) -> Response:  # n
         "states": found.states,
         "counts": {state.value: count for state, count in found.counts},
         "settled": found.settled,
-        "behind": found.hosts.revision < service_of(request).view.tracker.revision,
+        "behind": found.revision < service_of(request).view.tracker.revision,
     }
     return Response(dump_json(body), media_type="application/json")
 
@@ -421,11 +415,11 @@ async def get_hosts(request: Request, visitor: ReaderVisitor) -> Response:
     """A group of hosts as a table: for screen readers, and without scripts."""
     found = await host_map(request)
     key = request.query_params.get("group", "")
-    rows = [row for row in found.hosts.rows if row.group.key == key]
+    rows = [row for row in found.rows if row.group.key == key]
     if not rows:
         raise NotFoundError("No host that is known belongs to this group. Hosts may have left: open the map again.")
     hosts = [host for row in rows for host in row.hosts]
-    pages = -(-len(hosts) // TABLE_SIZE)
+    pages = pages_of(len(hosts), TABLE_SIZE)
     page = min(max(1, int_param(request, "page") or 1), pages)
     return render_page(
         request,
@@ -436,7 +430,7 @@ async def get_hosts(request: Request, visitor: ReaderVisitor) -> Response:
         url=table_url(rows[0]),
         legends=LEGENDS,
         hosts=[
-            (host, found.hosts.state(host), found.hosts.blocked.get(host))
+            (host, found.state(host), found.blocked.get(host))
             for host in hosts[(page - 1) * TABLE_SIZE : page * TABLE_SIZE]
         ],
         total=len(hosts),

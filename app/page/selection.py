@@ -234,14 +234,6 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 _DIGITS: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The chosen nodes, and those that were left out because they have changed since the page was shown."""
-
-    names: Sequence[str]
-    changed: Sequence[str] = ()
-
-
 async def _checked_nodes(request: Request, _: OperatorVisitor) -> list[str]:
     return [value for name, value in await read_pairs(request) if name == "node"]
 
@@ -263,16 +255,16 @@ async def post_selection(
 ) -> Response:
     """The form or the preview of what is to be done (`do`) with the nodes that are checked, or with all that match."""
     service = service_of(request)
-    chosen = await choose(service, form, nodes)
-    names = names_of(" ".join(chosen.names))
+    chosen, changed = await choose(service, form, nodes)
+    names = names_of(" ".join(chosen))
     match form.get("do"):
         case "unblock":
             change = Unblocking(owner=visitor.own_owner)
-            return await _preview(request, visitor, change, names, form, changed=chosen.changed)
+            return await _preview(request, visitor, change, names, form, changed=changed)
         case "extend" | "evacuate" as action:
             initial = {"action": "keep", "ends": "by"} if action == "extend" else {"action": action, "ends": "same"}
             initial["nodes"] = " ".join(names)
-            return block_form(request, visitor, initial, names=names, changed=chosen.changed)
+            return block_form(request, visitor, initial, names=names, changed=changed)
     raise InvalidError("Choose what to do with the selected nodes. Nothing was changed.")
 
 
@@ -300,10 +292,13 @@ async def post_extend(request: Request, visitor: OperatorVisitor, form: Submitte
     return await _preview(request, visitor, change, names, form)
 
 
-async def choose(service: Service, form: Form, checked: Sequence[str]) -> Chosen:
-    """The nodes that a form of the list means. Raises InvalidError for too many."""
+async def choose(service: Service, form: Form, checked: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The nodes that a form of the list means, and those left out because they have changed since the page was shown.
+
+    Raises InvalidError for too many.
+    """
     if form.get("all") != "yes":
-        return Chosen(checked)
+        return checked, ()
     list_filter = parse_filter(dict(parse_qsl(form.get("filter", "").removeprefix("?"))))
     if list_filter.group:
         named = form.get("cause"), form.get("owner")
@@ -311,17 +306,10 @@ async def choose(service: Service, form: Form, checked: Sequence[str]) -> Chosen
         matched = [node.id for group in groups for node in group.nodes]
     else:
         matched = [node.id for node in matching_nodes(service, list_filter)]
-    return unchanged_since(service, matched, form.get("revision", ""))
-
-
-def unchanged_since(service: Service, names: Sequence[str], revision: str) -> Chosen:
-    """Only the nodes whose last change is not later than what the page showed. Raises InvalidError for too many."""
-    shown = int(revision) if _DIGITS.fullmatch(revision) else 0
-    last_changes = service.last_changes
-    changed = [name for name in names if (last := last_changes.get(name)) is not None and last.revision > shown]
-    check_number(len(names) - len(changed))
-    left_out = set(changed)
-    return Chosen([name for name in names if name not in left_out], changed)
+    shown = int(revision) if _DIGITS.fullmatch(revision := form.get("revision", "")) else 0
+    changed = {name for name in matched if (last := service.last_changes.get(name)) and last.revision > shown}
+    check_number(len(matched) - len(changed))
+    return [name for name in matched if name not in changed], [name for name in matched if name in changed]
 
 
 async def _apply(request: Request, visitor: Visitor, change: SelectionChange, form: Form) -> Response:

@@ -437,12 +437,17 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-# Long tables: the first rows, and how many there are.
+# Long tables: pages, or the first rows and how many there are.
 
 R = TypeVar("R")
 
 MAX_ROWS: Final = 50
 """Maximum number of rows of a table that is one of several on a page."""
+
+
+def pages_of(count: int, size: int) -> int:
+    """The number of pages; at least one."""
+    return max(1, -(-count // size))
 
 
 @dataclass(frozen=True, slots=True)

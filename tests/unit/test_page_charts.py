@@ -12,7 +12,6 @@ from app.page.history import (
     buckets,
     by_cause,
     cause_group,
-    causes_chart,
     intervals,
 )
 from blocklist.model.changes import Change, ChangeType
@@ -101,8 +100,7 @@ def test_causes_are_grouped() -> None:
     ]
     found.append(BlockInterval(0, HOUR, node("other", "b: more")))
     assert by_cause(found, 1) == [("b", 6, 2), (OTHERS, 3, 2)]
-    assert causes_chart(by_cause(found, 5))[0] == ("b", 6, 1)
-    assert by_cause([], 3) == causes_chart([]) == []
+    assert by_cause([], 3) == []
 
 
 def test_a_chart_stays_within_its_frame() -> None:

@@ -12,7 +12,6 @@ from app.page.map import (
     BlockedHost,
     Group,
     HostMap,
-    Hosts,
     MapState,
     group_of,
     map_rows,
@@ -89,8 +88,8 @@ class TestRows:
         ]
 
 
-def hosts_of(names: list[str], blocked: dict[str, MapState]) -> Hosts:
-    return Hosts(
+def hosts_of(names: list[str], blocked: dict[str, MapState]) -> HostMap:
+    return HostMap(
         revision=1,
         rows=map_rows((name, Group("rack", "r1")) for name in names),
         blocked={name: BlockedHost(state, node(name), NONE) for name, state in blocked.items()},
@@ -101,20 +100,20 @@ def hosts_of(names: list[str], blocked: dict[str, MapState]) -> Hosts:
 class TestMap:
     def test_states_are_in_the_order_of_the_layout(self) -> None:
         names = ["n1", "n2", "n3"]
-        first = HostMap(hosts_of(names, {}))
-        second = HostMap(hosts_of(names, {"n2": MapState.EVACUATING}))
+        first = hosts_of(names, {})
+        second = hosts_of(names, {"n2": MapState.EVACUATING})
         assert (first.states, second.states) == ("fff", "fef")
         assert first.layout == second.layout
         assert dict(second.counts)[MapState.FREE] == 2
         assert (first.settled, second.settled) == (True, False)
 
     def test_other_hosts_or_racks_are_another_layout(self) -> None:
-        layouts = {HostMap(hosts_of(names, {})).layout for names in (["n1"], ["n1", "n2"], ["n2", "n3"])}
-        moved = Hosts(revision=1, rows=map_rows([("n1", Group("rack", "r2"))]), blocked={}, not_ready=frozenset())
-        assert len(layouts | {HostMap(moved).layout}) == 4
+        layouts = {hosts_of(names, {}).layout for names in (["n1"], ["n1", "n2"], ["n2", "n3"])}
+        moved = HostMap(revision=1, rows=map_rows([("n1", Group("rack", "r2"))]), blocked={}, not_ready=frozenset())
+        assert len(layouts | {moved.layout}) == 4
 
     def test_a_large_map_may_be_older(self) -> None:
-        small, large = (HostMap(hosts_of([f"n{place}" for place in range(count)], {})) for count in (1, 10_000))
+        small, large = (hosts_of([f"n{place}" for place in range(count)], {}) for count in (1, 10_000))
         assert (round(small.max_age()), round(large.max_age())) == (1000, 2000)
 
 
