@@ -49,9 +49,9 @@ WINDOW_MS: Final = 24 * 3_600_000
 """Length of the window that is analysed, up to now."""
 FORGET_AFTER: Final = 50
 """Number of batches after which events that have left the window are deleted, and logs that are quiet."""
-MEMORY: Final = "1GB"
+MEMORY: Final = "512MB"
 """Maximum memory of the database; it keeps what does not fit on disk."""
-FACTS_AT_ONCE: Final = 500_000
+FACTS_AT_ONCE: Final = 200_000
 """Number of facts of some applications that are analysed at once; those of one are never divided."""
 
 _SQL: Final = Path(__file__).with_name("evidence.sql").read_text(encoding="utf-8")
@@ -230,7 +230,7 @@ class ApplicationStore:
         # A compacted part repeats facts of the parts that it replaces, which may have been read before.
         self._db.execute(
             """
-            CREATE OR REPLACE TEMP TABLE once AS
+            CREATE OR REPLACE TEMP VIEW once AS
             WITH compacted AS (SELECT id AS app FROM logs WHERE compacted)
             FROM chosen ANTI JOIN compacted USING (app)
             UNION ALL SELECT DISTINCT * FROM chosen SEMI JOIN compacted USING (app);

@@ -23,7 +23,7 @@ from blocklist.detection.heuristics import Judgement, judge
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.node_summary import NodeSummary
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.proposals import JudgedNodes
+from blocklist.detection.proposals import JudgedNodes, release
 from blocklist.detection.reader import read_facts
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.slowness import Rules
@@ -127,6 +127,27 @@ def test_logs_that_grow_show_what_whole_logs_do(
         assert compared(store.summaries()) == compared(found)
         assert judge(store.summaries(), Rules()).verdicts == judge(found, Rules()).verdicts != []
         assert compared(store.summaries(ignored)) == compared(analysis.summaries(ignored)) != compared(found)
+
+
+def test_a_block_ends_early_once_as_many_applications_as_its_cause_names_find_the_node_as_good(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def run(app: str, minutes_ago: int, slow: str | None = None) -> None:
+        store.add(parsed({f"/logs/{app}": event_log(app, now() - minutes_ago * 60_000, slow=slow)}))
+
+    def released() -> list[str]:
+        recent = store.summaries({"n3": now() - 70 * 60_000})
+        return [it.host for node in recent if node.host == "n3" and (it := release(node, Rules()))]
+
+    for app, minutes_ago in (("app-1", 110), ("app-2", 100), ("app-3", 80)):
+        run(app, minutes_ago, slow="n3")
+    (verdict,) = judge(store.summaries(), Rules()).verdicts
+    assert verdict.cause.endswith("ends early once 2 applications over 6 minutes find it as good as its peers")
+    run("app-4", 50)
+    assert released() == []
+    run("app-5", 40)
+    assert released() == ["n3"]
+    assert judge(store.summaries(), Rules()).verdicts == []
 
 
 def test_what_a_log_says_of_itself_counts_as_long_as_a_later_part_has_events(
