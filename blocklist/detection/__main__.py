@@ -41,7 +41,7 @@ from blocklist.detection.proposals import (
     table,
     too_few_hosts,
 )
-from blocklist.detection.report import DetectionReport, blamed_nodes, render
+from blocklist.detection.report import blamed_nodes, render
 from blocklist.detection.session import (
     ConfirmedHosts,
     apply,
@@ -112,14 +112,15 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
             if args.parquet:
                 analysis.write(args.parquet)
             if args.html:
-                report = DetectionReport(
+                page = render(
+                    analysis,
                     nodes=blamed_nodes(proposals, judged.judgement, history if client else None, applied=args.apply),
                     near_misses=judged.judgement.near_miss_findings,
                     summaries=judged.summaries,
                     releases=[release_sentence(it, applied=args.apply) for it in releases],
                     notes=[*found.problems, *analysis.problems, *few],
                 )
-                args.html.write_text(render(analysis, report), encoding="utf-8")
+                args.html.write_text(page, encoding="utf-8")
     return 1 if found.failed else 0
 
 

@@ -13,26 +13,23 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.heuristics import Judgement, NodeVerdict
 from blocklist.detection.host_comparison import KIND, STAGE, comparable
-from blocklist.detection.node_summary import FailureClass, HostInApplication, Metric, NodeSummary
+from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, HostInApplication, Metric, NodeSummary
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import History, Proposal, format_time, proposal_row, unblocked_at
 from blocklist.detection.report_plots import (
     BINS,
     INTERVALS,
     MAX_STAGES,
-    ApplicationTotal,
     BlockHistory,
     CountsPicture,
     FailureBin,
     FindingKey,
-    LogTotals,
     Runs,
     Spans,
     Spread,
     StageFailures,
     Stages,
     StageTimes,
-    Suspect,
     Timeline,
     TimesPicture,
     count_of,
@@ -65,44 +62,35 @@ class BlamedNode:
     history: BlockHistory | None
     since: int = 0
 
+    @property
+    def host(self) -> str:
+        return self.verdict.host
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DetectionReport:
-    """What a run has found. `releases` and `notes` are sentences; `notes` name what was skipped."""
-
-    nodes: Sequence[BlamedNode]
-    near_misses: Sequence[NodeFinding]
-    summaries: Sequence[NodeSummary]
-    releases: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageView:
-    data: StageTimes | StageFailures
-    picture: TimesPicture | CountsPicture
+    @property
+    def failure_classes(self) -> Sequence[FailureClass]:
+        """Those that are looked at over time: of its findings if it fails, else all that are events of a machine."""
+        found = [it.subject for it in self.verdict.findings if isinstance(it.subject, FailureClass)]
+        return found or [it for it in CHARGED_TO_NODE if it is not FailureClass.SLOW_SERVER]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingView:
-    """A finding with the stages that are shown; of `hidden` others, the node was slow in `hidden_slow`."""
+    """A finding with the stages that are shown, each with its picture; of `hidden` others, the node was slow in
+    `hidden_slow`.
+    """
 
     finding: NodeFinding
-    stages: Sequence[StageView]
+    stages: Sequence[tuple[StageTimes | StageFailures, TimesPicture | CountsPicture]] = ()
     hidden: int = 0
     hidden_slow: int = 0
 
     @property
-    def subject(self) -> Metric | FailureClass:
-        return self.finding.subject
-
-    @property
     def is_failure(self) -> bool:
-        return self.subject in FailureClass and not self.is_server
+        return isinstance(self.finding.subject, FailureClass) and not self.is_server
 
     @property
     def is_server(self) -> bool:
-        return self.subject is FailureClass.SLOW_SERVER
+        return self.finding.subject is FailureClass.SLOW_SERVER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,15 +108,6 @@ class NodeView:
     @property
     def lost_ms(self) -> int:
         return sum(it.lost_ms for it in self.node.verdict.hurt)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    """What nodes with verdicts have cost an application, in all and each, in ms."""
-
-    app: str
-    lost_ms: int
-    nodes: Sequence[tuple[str, int]]
 
 
 def blamed_nodes(
@@ -156,15 +135,28 @@ def _blamed(verdict: NodeVerdict, status: str, history: History | None) -> Blame
     )
 
 
-def render(analysis: Analysis, report: DetectionReport) -> str:
-    views, costs = _node_views(analysis, report.nodes), _costs(report.nodes)
-    blamed = {it.verdict.host for it in report.nodes} | {it.host for it in report.near_misses}
-    others = [node for node in report.summaries if node.host not in blamed]
-    return _environment(application_totals(analysis, _applications(views, report))).render(
+def render(
+    analysis: Analysis,
+    *,
+    nodes: Sequence[BlamedNode],
+    near_misses: Sequence[NodeFinding],
+    summaries: Sequence[NodeSummary],
+    releases: Sequence[str],
+    notes: Sequence[str],
+) -> str:
+    """Return the page. `releases` and `notes` are sentences; `notes` name what was skipped."""
+    views = _node_views(analysis, nodes)
+    blamed = {it.host for it in (*nodes, *near_misses)}
+    others = [node for node in summaries if node.host not in blamed]
+    return _environment(application_totals(analysis, _applications(views, near_misses))).render(
         totals=log_totals(analysis),
+        compared_stages=analysis.host_stages.select(*STAGE).distinct().count(),
         views=views,
-        costs=costs,
-        report=report,
+        costs=_costs(nodes),
+        near_misses=near_misses,
+        summaries=summaries,
+        releases=releases,
+        notes=notes,
         others=sorted(others, key=lambda node: (-node.slowdown, node.host)),
         max_rows=MAX_ROWS,
         max_pictured=MAX_PICTURED,
@@ -176,76 +168,65 @@ def _node_views(analysis: Analysis, nodes: Sequence[BlamedNode]) -> list[NodeVie
     if not nodes:
         return []
     pictured, others = nodes[:MAX_PICTURED], nodes[MAX_PICTURED:]
-    suspects = [Suspect(host=it.verdict.host, findings=it.verdict.findings, since=it.since) for it in pictured]
-    slow = slow_stages(analysis, suspects) | slow_server_stages(analysis, suspects)
-    failed = failed_stages(analysis, suspects)
-    runs = runs_on(analysis, [it.host for it in suspects])
-    spans = {it.verdict.host: span_of(runs[it.verdict.host], it.history) for it in pictured}
-    failures = failures_over_time(analysis, suspects, spans)
+    stages: Mapping[FindingKey, Stages[Any]] = {
+        **slow_stages(analysis, pictured),
+        **slow_server_stages(analysis, pictured),
+        **failed_stages(analysis, pictured),
+    }
+    runs = runs_on(analysis, [it.host for it in pictured])
+    spans = {it.host: span_of(runs[it.host], it.history) for it in pictured}
+    failures = failures_over_time(analysis, pictured, spans)
     views = [
         NodeView(
             node=it,
-            findings=[_finding_view(finding, slow, failed) for finding in it.verdict.findings],
-            failures=", ".join(suspect.failure_classes),
-            timeline=timeline(
-                it.verdict,
-                runs[it.verdict.host],
-                it.history,
-                failures[it.verdict.host],
-                it.since,
-                spans[it.verdict.host],
-            ),
+            findings=[_finding_view(finding, stages) for finding in it.verdict.findings],
+            failures=", ".join(it.failure_classes),
+            timeline=timeline(it.verdict, runs[it.host], it.history, failures[it.host], it.since, spans[it.host]),
         )
-        for it, suspect in zip(pictured, suspects, strict=True)
+        for it in pictured
     ]
-    plain = [[FindingView(finding=finding, stages=[]) for finding in it.verdict.findings] for it in others]
-    return [*views, *(NodeView(node=it, findings=own) for it, own in zip(others, plain, strict=True))]
+    plain = (
+        NodeView(node=it, findings=[FindingView(finding=finding) for finding in it.verdict.findings]) for it in others
+    )
+    return [*views, *plain]
 
 
-def _finding_view(
-    finding: NodeFinding,
-    slow: Mapping[FindingKey, Stages[StageTimes]],
-    failed: Mapping[FindingKey, Stages[StageFailures]],
-) -> FindingView:
-    subject, key = finding.subject, (finding.host, finding.subject.value)
-    if isinstance(subject, FailureClass) and subject is not FailureClass.SLOW_SERVER:
-        counts = failed.get(key, Stages(shown=[], total=0))
-        most = max((max(it.own, it.peer_max) for it in counts.shown), default=1)
-        return FindingView(
-            finding=finding,
-            stages=[StageView(data=it, picture=counts_picture(it, subject, most)) for it in counts.shown],
-            hidden=counts.total - len(counts.shown),
-        )
-    times = slow.get(key, Stages(shown=[], total=0))
+def _finding_view(finding: NodeFinding, found: Mapping[FindingKey, Stages[Any]]) -> FindingView:
+    subject = finding.subject
+    stages = found.get((finding.host, subject.value), Stages(shown=[], total=0))
+    shown = stages.shown
+    most = max((max(it.own, it.peer_max) for it in shown if isinstance(it, StageFailures)), default=1)
     return FindingView(
         finding=finding,
-        stages=[StageView(data=it, picture=times_picture(it, subject)) for it in times.shown],
-        hidden=times.total - len(times.shown),
-        hidden_slow=times.slow - sum(it.slow for it in times.shown),
+        stages=[
+            (it, counts_picture(it, subject, most) if isinstance(it, StageFailures) else times_picture(it, subject))
+            for it in shown
+        ],
+        hidden=stages.total - len(shown),
+        hidden_slow=stages.slow - sum(isinstance(it, StageTimes) and it.slow for it in shown),
     )
 
 
-def _costs(nodes: Sequence[BlamedNode]) -> list[Cost]:
-    """The applications that lost most first."""
+def _costs(nodes: Sequence[BlamedNode]) -> list[tuple[str, int, Sequence[tuple[str, int]]]]:
+    """What the nodes have cost each application, in all and each (ms), the one that lost most first."""
     found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for it in nodes:
         for hurt in it.verdict.hurt:
-            found[hurt.app].append((it.verdict.host, hurt.lost_ms))
+            found[hurt.app].append((it.host, hurt.lost_ms))
     costs = [
-        Cost(app=app, lost_ms=sum(lost for _, lost in own), nodes=sorted(own, key=lambda it: (-it[1], it[0])))
-        for app, own in found.items()
+        (app, sum(lost for _, lost in own), sorted(own, key=lambda it: (-it[1], it[0]))) for app, own in found.items()
     ]
-    return sorted(costs, key=lambda it: (-it.lost_ms, it.app))
+    return sorted(costs, key=lambda it: (-it[1], it[0]))
 
 
-def _applications(views: Sequence[NodeView], report: DetectionReport) -> set[str]:
+def _applications(views: Sequence[NodeView], near_misses: Sequence[NodeFinding]) -> set[str]:
     """All that the page names."""
-    findings = [*(it.finding for view in views for it in view.findings), *report.near_misses]
+    findings = [*(it.finding for view in views for it in view.findings), *near_misses]
     runs = [row.run.app for view in views if view.timeline for row in view.timeline.runs]
     return {*(it.app for finding in findings for it in finding.hurt), *runs}
 
 
-def _environment(applications: Mapping[str, ApplicationTotal]) -> Template:
+def _environment(applications: Mapping[str, Row]) -> Template:
     environment = Environment(
         loader=PackageLoader("blocklist.detection", "."),
         autoescape=True,
@@ -277,25 +258,25 @@ _FINDINGS: Final = "suspect string, subject string, app string, since bigint, st
 _CHOSEN: Final = "app string, stage bigint, attempt bigint, suspect string, subject string, strangers array<string>"
 
 
-def log_totals(analysis: Analysis) -> LogTotals:
-    """Count what was read."""
+def log_totals(analysis: Analysis) -> Row:
+    """What was read: the times of the first and the last event (Unix ms; None without events), and numbers."""
     (row,) = analysis.facts.agg(
         F.min("time").alias("begin"),
         F.max("time").alias("end"),
         F.countDistinct("app").alias("applications"),
         F.coalesce(F.sum(F.when(F.col("kind") == "task", F.col("duration"))), F.lit(0)).alias("time_ms"),
     ).collect()
-    return LogTotals(**row.asDict(), stages=analysis.host_stages.select(*STAGE).distinct().count())
+    return row
 
 
-def application_totals(analysis: Analysis, apps: Iterable[str]) -> dict[str, ApplicationTotal]:
+def application_totals(analysis: Analysis, apps: Iterable[str]) -> dict[str, Row]:
     """The names of these applications, and the time of all their tasks."""
     facts = analysis.facts.where(F.col("app").isin(sorted(apps)))
     rows = facts.groupBy("app").agg(
         F.max(F.when(F.col("kind") == "application", F.col("detail"))).alias("name"),
         F.coalesce(F.sum(F.when(F.col("kind") == "task", F.col("duration"))), F.lit(0)).alias("time_ms"),
     )
-    return {row["app"]: ApplicationTotal(name=row["name"], time_ms=row["time_ms"]) for row in rows.collect()}
+    return {row["app"]: row for row in rows.collect()}
 
 
 def runs_on(analysis: Analysis, hosts: Sequence[str]) -> Runs:
@@ -306,7 +287,7 @@ def runs_on(analysis: Analysis, hosts: Sequence[str]) -> Runs:
     return found
 
 
-def failures_over_time(analysis: Analysis, suspects: Sequence[Suspect], spans: Spans) -> dict[str, list[FailureBin]]:
+def failures_over_time(analysis: Analysis, suspects: Sequence[BlamedNode], spans: Spans) -> dict[str, list[FailureBin]]:
     """The failures of each of these hosts, and of all other nodes, over its span."""
     rows = [
         (it.host, failure.value, begin, max(1, -(-(end - begin + 1) // BINS)))
@@ -341,7 +322,7 @@ def failures_over_time(analysis: Analysis, suspects: Sequence[Suspect], spans: S
     return found
 
 
-def slow_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[FindingKey, Stages[StageTimes]]:
+def slow_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[FindingKey, Stages[StageTimes]]:
     """The task times of each slow host against those of its peers, in the stages in which it spent most time."""
     if (findings := _findings(analysis, suspects, [*Metric])) is None:
         return {}
@@ -360,7 +341,7 @@ def slow_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[Finding
     return _stage_times(chosen, spreads, lambda row: row["slowdown"] / usual.get(_key(row), 1.0))
 
 
-def slow_server_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[FindingKey, Stages[StageTimes]]:
+def slow_server_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[FindingKey, Stages[StageTimes]]:
     """The fetch wait of each host that serves slowly against that of its peers, where these waited most."""
     if (findings := _findings(analysis, suspects, [FailureClass.SLOW_SERVER])) is None:
         return {}
@@ -385,7 +366,7 @@ def slow_server_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[
     )
 
 
-def failed_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[FindingKey, Stages[StageFailures]]:
+def failed_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[FindingKey, Stages[StageFailures]]:
     """The failures of each failing host against those of its peers, in the stages in which it failed most."""
     # Because of a slow server, no task fails.
     failing = [it for it in FailureClass if it is not FailureClass.SLOW_SERVER]
@@ -432,13 +413,13 @@ def failed_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[Findi
 
 
 def _findings(
-    analysis: Analysis, suspects: Sequence[Suspect], wanted: Collection[Metric | FailureClass]
+    analysis: Analysis, suspects: Sequence[BlamedNode], wanted: Collection[Metric | FailureClass]
 ) -> DataFrame | None:
     """A row for each finding about one of these subjects and each of its applications; None if there is none."""
     rows = [
         (suspect.host, finding.subject.value, app, suspect.since, sorted(finding.strangers))
         for suspect in suspects
-        for finding in suspect.findings
+        for finding in suspect.verdict.findings
         if finding.subject in wanted
         for app in finding.applications
     ]

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, HostInApplication, Metric
 from blocklist.detection.proposals import ActualBlock, actual_blocks, differed, manual_unblocks
-from blocklist.detection.slowness import BY_METRIC, MIN_EFFECT, NodeFinding
+from blocklist.detection.slowness import BY_METRIC, MIN_EFFECT
 from blocklist.model.changes import Change
 
 # The numbers behind the pictures of the report. Pure.
@@ -22,21 +22,6 @@ INTERVALS: Final = 40
 BINS: Final = 60
 """Number of bins of failures over time."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suspect:
-    """A node with findings; evidence before `since` (Unix ms) does not count."""
-
-    host: str
-    findings: Sequence[NodeFinding]
-    since: int = 0
-
-    @property
-    def failure_classes(self) -> Sequence[FailureClass]:
-        """Those that are looked at over time: of its findings if it fails, else all that are events of a machine."""
-        found = [it.subject for it in self.findings if isinstance(it.subject, FailureClass)]
-        return found or [it for it in CHARGED_TO_NODE if it is not FailureClass.SLOW_SERVER]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,28 +88,6 @@ class FailureBin:
     own: int
     others: int
     peer_max: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ApplicationTotal:
-    """An application: its name, if the log has one, and the time of all its tasks in ms."""
-
-    name: str | None
-    time_ms: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogTotals:
-    """What was read: the times of the first and the last event (Unix ms; None without events), and numbers.
-
-    `time_ms` is the time of all tasks.
-    """
-
-    begin: int | None
-    end: int | None
-    applications: int
-    time_ms: int
-    stages: int
 
 
 FindingKey = tuple[str, str]
@@ -244,7 +207,7 @@ _TIMES: Final = {
 """What the pictures show, and what the unit is of."""
 
 
-def counts_picture(stage: StageFailures, failure: FailureClass, most: int) -> CountsPicture:
+def counts_picture(stage: StageFailures, failure: Metric | FailureClass, most: int) -> CountsPicture:
     """Draw the failures of both on an axis that ends at `most`, as in all stages of the finding."""
     end, what = 1.08 * max(1, most), _COUNTED.get(failure, "failed tasks on one host")
     of_own, of_peers = "", ""
@@ -263,7 +226,7 @@ def counts_picture(stage: StageFailures, failure: FailureClass, most: int) -> Co
     )
 
 
-_COUNTED: Final = {FailureClass.FETCH: "failed tasks that fetched from one host"}
+_COUNTED: Final[Mapping[Metric | FailureClass, str]] = {FailureClass.FETCH: "failed tasks that fetched from one host"}
 """What is counted, if the tasks ran elsewhere."""
 
 

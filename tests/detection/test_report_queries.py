@@ -12,7 +12,7 @@ from blocklist.detection import report
 from blocklist.detection.heuristics import NodeVerdict, judge
 from blocklist.detection.node_summary import FailureClass, Metric
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.report_plots import BINS, MAX_STAGES, Suspect
+from blocklist.detection.report_plots import BINS, MAX_STAGES
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.slowness import Rules
 from tests.detection.test_host_comparison import APPS, failed, half_speed, in_scenario, slow_server, stages, task
@@ -37,8 +37,8 @@ def verdicts(analysis: Analysis) -> dict[str, NodeVerdict]:
     return {it.host: it for it in judge(analysis.summaries(), Rules(min_span_ms=0, max_share=1)).verdicts}
 
 
-def suspect(verdict: NodeVerdict, since: int = 0) -> Suspect:
-    return Suspect(host=verdict.host, findings=verdict.findings, since=since)
+def suspect(verdict: NodeVerdict, since: int = 0) -> report.BlamedNode:
+    return report.BlamedNode(verdict=verdict, status="", history=None, since=since)
 
 
 def test_a_slow_host_has_its_tasks_and_those_of_its_peers(analysis: Analysis, verdicts: dict[str, NodeVerdict]) -> None:
@@ -63,9 +63,9 @@ def test_hosts_of_other_kinds_and_old_evidence_are_left_out(
     """As they are in the verdict."""
     verdict = verdicts["slow n3"]
     strangers = frozenset({"slow n1", "slow n2"})
-    slow = [replace(it, strangers=strangers) for it in verdict.findings if it.subject is Metric.COMPUTE]
+    slow = tuple(replace(it, strangers=strangers) for it in verdict.findings if it.subject is Metric.COMPUTE)
     since = task("app-1", 3, "n3")["launched"]
-    own = report.slow_stages(analysis, [Suspect(host=verdict.host, findings=slow, since=since)])
+    own = report.slow_stages(analysis, [suspect(replace(verdict, findings=slow), since)])
     stages = own["slow n3", Metric.COMPUTE]
     assert {it.stage for it in stages.shown} == {3, 4, 5}
     assert stages.total == 9
