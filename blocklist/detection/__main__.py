@@ -214,7 +214,8 @@ def _write(
     if args.json == "-":
         shown = lines
     else:
-        rows, sentences = _as_texts(args, proposals, releases, notes)
+        rows = [proposal_row(proposal, applied=args.apply) for proposal in proposals]
+        sentences = [*(release_sentence(it, applied=args.apply) for it in releases), *notes]
         # In follow mode there may be nothing but a near miss.
         shown = table(rows) if rows or not args.follow else ""
         shown += "".join(f"{sentence}\n" for sentence in sentences)
@@ -223,14 +224,6 @@ def _write(
     if args.json and args.json != "-":
         with Path(args.json).open("a" if args.follow else "w", encoding="utf-8") as file:
             file.write(lines)
-
-
-def _as_texts(
-    args: argparse.Namespace, proposals: Sequence[Proposal], releases: Sequence[Release], notes: Iterable[str]
-) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows and the sentences that people read."""
-    rows = [proposal_row(proposal, applied=args.apply) for proposal in proposals]
-    return rows, [*(release_sentence(it, applied=args.apply) for it in releases), *notes]
 
 
 def _fail(sentence: str) -> int:

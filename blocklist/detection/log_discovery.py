@@ -55,7 +55,7 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
     problems: list[str] = []
     files = _HadoopFiles.of(spark)
     seen: dict[str, LogFile] = {}
-    given: dict[str, _Given] = {}
+    given: dict[str, tuple[AbstractSet[str], bool]] = {}
     for path in paths:
         found = list(_files_at(files, path))
         unread = [it.sentence for it in found if isinstance(it, Unread)]
@@ -63,7 +63,7 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
         if not found:
             problems.append(f"{shown(path)} contains no event log.")
         problems += unread
-        given[path] = _Given(logs=logs.keys(), has_errors=bool(unread))
+        given[path] = logs.keys(), bool(unread)
         seen |= logs
     usable = [
         log for log in without_compacted(sorted(seen.values(), key=lambda log: log.path)) if _is_readable(log, problems)
@@ -75,19 +75,12 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
     return DiscoveredLogs(
         logs=kept,
         problems=tuple(problems),
-        failed=[path for path, it in given.items() if it.failed(read, unreadable)],
+        failed=[
+            path
+            for path, (paths_below, has_errors) in given.items()
+            if paths_below.isdisjoint(read) and (has_errors or not paths_below.isdisjoint(unreadable))
+        ],
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Given:
-    """The paths of the files at or below a path that was given, and whether there are errors."""
-
-    logs: AbstractSet[str]
-    has_errors: bool
-
-    def failed(self, read: AbstractSet[str], unreadable: AbstractSet[str]) -> bool:
-        return self.logs.isdisjoint(read) and (self.has_errors or not self.logs.isdisjoint(unreadable))
 
 
 def _files_at(files: _HadoopFiles, path: str) -> Iterator[LogFile | Unread]:
@@ -203,16 +196,12 @@ def _event_logs(heads: Mapping[str, bytes | str], logs: Sequence[LogFile], probl
     """Keep files that begin as event logs do; of a log in several parts, one part must."""
     for _, group in groupby(logs, key=lambda log: log.log):
         parts = list(group)
-        read = [log for log in parts if isinstance(heads[log.path], bytes)]
+        read = {log: head for log in parts if isinstance(head := heads[log.path], bytes)}
         problems += [f"{log.path} cannot be read: {heads[log.path]!s}" for log in parts if log not in read]
-        if any(_starts_like_event_log(heads[log.path], log) for log in read):
+        if any(begins_with_event(head, is_open=log.in_progress) for log, head in read.items()):
             yield from read
         elif read:
-            problems.append(f"{read[0].log} is not an event log: {NOT_AN_EVENT}.")
-
-
-def _starts_like_event_log(head: bytes | str, log: LogFile) -> bool:
-    return isinstance(head, bytes) and begins_with_event(head, is_open=log.in_progress)
+            problems.append(f"{parts[0].log} is not an event log: {NOT_AN_EVENT}.")
 
 
 def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:

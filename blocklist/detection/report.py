@@ -146,7 +146,7 @@ def render(
 ) -> str:
     """Return the page. `releases` and `notes` are sentences; `notes` name what was skipped."""
     views = _node_views(analysis, nodes)
-    blamed = {it.host for it in (*nodes, *near_misses)}
+    blamed = {it.host for it in nodes} | {it.host for it in near_misses}
     others = [node for node in summaries if node.host not in blamed]
     return _environment(application_totals(analysis, _applications(views, near_misses))).render(
         totals=log_totals(analysis),
