@@ -87,34 +87,27 @@ class FileWatcher:
     """Calls a function each time the content of files has changed. Belongs to the event loop; reads in a thread."""
 
     def __init__(self) -> None:
-        self._watches: list[_Watch] = []
+        self._watches: list[tuple[Sequence[str], OnChange]] = []
+        self._digests: list[list[bytes]] = []
 
     def watch(self, paths: Sequence[str], on_change: OnChange) -> None:
         """Call `on_change` after each change of one of these files from now on. It logs what is wrong with them."""
-        self._watches.append(_Watch(paths, on_change))
+        self._watches.append((paths, on_change))
+        self._digests.append(_digests_of(paths))
 
     async def run(self) -> None:
         """Check every CHECK_SECONDS; never returns."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            for watch in self._watches:
-                if await asyncio.to_thread(watch.has_changed):
+            for number, (paths, on_change) in enumerate(self._watches):
+                before, self._digests[number] = self._digests[number], await asyncio.to_thread(_digests_of, paths)
+                if self._digests[number] != before:
                     with isolated("renewal of a secret"):
-                        await watch.on_change()
+                        await on_change()
 
 
-class _Watch:
-    def __init__(self, paths: Sequence[str], on_change: OnChange) -> None:
-        self.on_change = on_change
-        self._paths = paths
-        self._digests = self._read()
-
-    def has_changed(self) -> bool:
-        before, self._digests = self._digests, self._read()
-        return self._digests != before
-
-    def _read(self) -> list[bytes]:
-        return [_digest_of(path) for path in self._paths]
+def _digests_of(paths: Sequence[str]) -> list[bytes]:
+    return [_digest_of(path) for path in paths]
 
 
 def _digest_of(path: str) -> bytes:

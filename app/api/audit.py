@@ -10,7 +10,6 @@ from app.api.parameters import KNOWN_PARAMETERS, REQUIRE_ADMIN, ApiRouter, Autho
 from app.api.responses import JsonResponse, problem_responses
 from app.service import service_of
 from app.store.audit import AuditFilter
-from blocklist.model.errors import InvalidError
 from blocklist.wire.audit import AuditKind, AuditPage, audit_body
 from blocklist.wire.body import dump_json
 
@@ -42,15 +41,8 @@ async def get_audit(
     Records are in order of their ids, and kept for 400 days. To follow the log, ask again with `after`: the id of the
     last record that you have.
     """
-    after = None if page.after is None else _id_of(page.after)
+    after = page.number("the id of a record")
     criteria = AuditFilter(kinds=tuple(kinds or ()), principal=who, begin=begin, end=end)
     found = await service_of(request).audit.page(criteria, after=after, newest=newest == "true", limit=page.limit)
     following = None if found.next is None else str(found.next)
     return JsonResponse(request, dump_json({"records": [*map(audit_body, found.records)], "next": following}))
-
-
-def _id_of(after: str) -> int:
-    """Raises InvalidError."""
-    if not after.isdecimal() or int(after) > 2**53:
-        raise InvalidError("after: it must be `next` of the page before, or the id of a record.")
-    return int(after)

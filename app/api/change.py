@@ -263,10 +263,7 @@ def _node(service: Service, node: BlockedNode, type_: ChangeType | None) -> Json
     return {
         "status": HTTPStatus.ACCEPTED if type_ is None else status.get(type_, HTTPStatus.ACCEPTED),
         "node": service.view.node_body(node),
-        "taskManagers": [
-            {"id": task_manager.id, "listener": task_manager.listener, "runningTasks": task_manager.running_tasks}
-            for task_manager in task_managers_on(service, node.id)
-        ],
+        "taskManagers": [task_manager.body() for task_manager in task_managers_on(service, node.id)],
     }
 
 

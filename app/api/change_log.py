@@ -108,7 +108,7 @@ async def get_changes(
     """The changes after a revision, in order. 410 if they have been compacted."""
     service = service_of(request)
     revision = service.view.tracker.revision
-    after = None if page.after is None else _revision_of(page.after)
+    after = page.number("another revision in decimal digits")
     ndjson = _accepts_ndjson(request.headers.getlist("accept"))
     if newest == "true":
         # One that is committed but not yet published is left out, as below.
@@ -130,13 +130,6 @@ async def get_changes(
         end_with_credential(request, export)
         return StreamResponse(export)
     return _page_response(request, page, changes, revision)
-
-
-def _revision_of(after: str) -> int:
-    """Raises InvalidError."""
-    if not after.isdecimal() or int(after) > 2**53:
-        raise InvalidError("after: it must be `next` of the page before, or another revision in decimal digits.")
-    return int(after)
 
 
 def _accepts_ndjson(accept: list[str]) -> bool:

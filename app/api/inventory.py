@@ -134,9 +134,7 @@ def known_node_body(service: Service, node: InventoryNode) -> Json:
         "conflicts": {name: list(others) for name, others in node.conflicts.items()},
         **clusters_of(service, node),
         "reportedBy": reporters,
-        "taskManagers": [
-            {"id": each.id, "listener": each.listener, "runningTasks": each.running_tasks} for each in task_managers
-        ],
+        "taskManagers": [each.body() for each in task_managers],
         "runningTasks": tasks.known if tasks.reported else None,
         "unreportedTasks": tasks.unreported,
         "blocked": bool(blocks),

@@ -35,6 +35,9 @@ class TaskManager:
         """The TaskManager as this listener last reported it."""
         return cls(task_manager, listener, service.directory.running_tasks(task_manager, listener))
 
+    def body(self) -> Json:
+        return {"id": self.id, "listener": self.listener, "runningTasks": self.running_tasks}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListenerProgress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -307,13 +307,9 @@ async def put_nodes(change: Blocking, selector: OptionalSelector = None, replace
     """
     change.principal.check_may_block()
     service, command = change.service, await _block_many_command(change, selector, replace == "true")
-    response = await change.answer_with(command, _values, lambda outcome: _nodes_body(service, outcome))
+    response = await change.answer_with(command, dict.values, lambda outcome: _nodes_body(service, outcome))
     response.raw_headers.extend(warnings_of(service, selector))
     return response
-
-
-def _values(nodes: dict[str, BlockedNode]) -> Collection[BlockedNode]:
-    return nodes.values()
 
 
 async def _block_many_command(

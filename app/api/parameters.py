@@ -196,6 +196,14 @@ class PageRequest:
     limit: int
     after: str | None = None
 
+    def number(self, what: str) -> int | None:
+        """`after` as a number; None if there is none. Raises InvalidError."""
+        if self.after is None:
+            return None
+        if not self.after.isdecimal() or int(self.after) > 2**53:
+            raise InvalidError(f"after: it must be `next` of the page before, or {what}.")
+        return int(self.after)
+
     def cut(self, found: Sequence[T], cursor: Callable[[T], object]) -> tuple[Sequence[T], str | None]:
         """The entries of the page, and its `next`. One more than `limit` are `found` unless it is the last page."""
         shown = found[: self.limit]

@@ -60,6 +60,15 @@ class OddAnswerError(JwksError):
     """What answers is no issuer, or another one."""
 
 
+NETWORK_ERRORS: Final = (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError)
+"""What `exchange` and those that call it raise."""
+
+
+def reason_of(error: Exception) -> str:
+    """For the log: some errors have no text."""
+    return str(error) or type(error).__name__
+
+
 class JwksCache:
     """The keys by their name. While they cannot be fetched again, they remain in use for MAX_UNCONFIRMED_SECONDS."""
 
@@ -125,7 +134,7 @@ class JwksCache:
     async def _fetch(self) -> None:
         try:
             self._keys = await self._fetch_keys()
-        except (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError) as error:
+        except NETWORK_ERRORS as error:
             # Of an issuer that answers oddly it would be wrong to say that it is unreachable.
             odd = isinstance(error, OddAnswerError | ValueError | RecursionError)
             self._failure = (
@@ -133,8 +142,9 @@ class JwksCache:
                 if odd
                 else "is unreachable; try again later"
             )
-            reason = str(error) or type(error).__name__
-            log.warning("the keys of an issuer of JWTs could not be fetched", issuer=self._issuer, reason=reason)
+            log.warning(
+                "the keys of an issuer of JWTs could not be fetched", issuer=self._issuer, reason=reason_of(error)
+            )
         else:
             self._fetched_at, self._failure = self._clock(), ""
             self._on_fetched()

@@ -18,7 +18,6 @@ from hmac import compare_digest
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import structlog
 from authlib.oauth2.auth import ClientAuth
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_request
@@ -27,7 +26,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.auth.credential import Principal
-from app.auth.oidc import JwksError, OidcVerifier, discover, exchange
+from app.auth.oidc import NETWORK_ERRORS, JwksError, OidcVerifier, discover, exchange, reason_of
 from app.auth.sessions import NOT_BEGUN, Attempt
 from app.net.addresses import check_secure_url
 from blocklist.model.errors import ForbiddenError, UnauthorizedError, UnavailableError
@@ -39,7 +38,6 @@ _NONCE_BYTES: Final = 12
 _NOT_THE_PERSON: Final = ("invalid_client", "unauthorized_client", "server_error", "temporarily_unavailable")
 """Errors of RFC 6749 about the service or the issuer. Keycloak sends `unauthorized_client` for a wrong secret."""
 _PRINTABLE: Final = re.compile(r"[ -~]{1,200}", re.ASCII)
-NETWORK_ERRORS: Final = (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ class Provider:
                 body = urlencode({"token": session.refresh_token, "token_type_hint": "refresh_token"})
                 await self._post(url, body)
         except NETWORK_ERRORS as error:
-            log.warning("an issuer could not be told of a log-out", issuer=self.config.issuer, reason=_reason(error))
+            log.warning("an issuer could not be told of a log-out", issuer=self.config.issuer, reason=reason_of(error))
             return None
         if not isinstance(url := discovered.get("end_session_endpoint"), str):
             return None
@@ -240,7 +238,7 @@ class Provider:
         return self._discovered
 
     def _away(self, error: Exception) -> UnavailableError:
-        log.warning("an issuer cannot be used for log-ins", issuer=self.config.issuer, reason=_reason(error))
+        log.warning("an issuer cannot be used for log-ins", issuer=self.config.issuer, reason=reason_of(error))
         return UnavailableError(
             f"The issuer {self.config.host} cannot be reached, or does not answer as one: try again later, or log in"
             " with a token. The log of the service has the reason."
@@ -295,7 +293,3 @@ def _words(answer: Mapping[str, Any]) -> str:
     """The issuer's own words, if they can be shown."""
     words = [str(answer[name]) for name in ("error", "error_description") if name in answer]
     return ": ".join(word for word in words if _PRINTABLE.fullmatch(word)) or "without a reason"
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
