@@ -143,7 +143,8 @@ def _blocks(client: BlocklistClient, observer: FlinkConnection, job: str) -> lis
 def _renewals(cluster: FlinkCluster, folder: Path) -> Row:
     own = folder / "renewals"
     own.mkdir()
-    with closing(FlinkRpc(ChildJvm(cluster.lib, cluster.java, own), cluster.conf_dir, "127.0.0.1")) as rpc:
+    with closing(ChildJvm(cluster.lib, cluster.java, own)) as child:
+        rpc = FlinkRpc(child, cluster.conf_dir, "127.0.0.1")
         begun = time.monotonic()
         while (leader := rpc.resource_manager_leader()) is None:
             assert time.monotonic() < begun + PATIENCE, "no leader"

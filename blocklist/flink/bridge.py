@@ -47,7 +47,7 @@ from blocklist.flink.state import (
     check_configuration,
 )
 from blocklist.model.listener import ListenerRole, Mode, Report
-from blocklist.model.node import Backoff, BlockAction, BlockedNode, is_node_id
+from blocklist.model.node import Backoff, BlockedNode, is_node_id
 
 log = logging.getLogger("blocklist.flink")
 
@@ -225,7 +225,7 @@ class Bridge:
         """Notify and read; once more if that brought further ids of blocked nodes to light, or that the leader's clock
         is ahead.
         """
-        evacuates = any(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in blocked.values())
+        evacuates = any(node.evacuates for node in blocked.values())
         for _ in range(2):
             notified, ahead = self._blocks(blocked), self._connection.clock_ahead
             state = self._connection.exchange(lambda: self._blocks(blocked), read_failures=evacuates)
@@ -310,9 +310,8 @@ class Bridge:
             names = {node_id, *matches.get(node_id, ())}
             number = sum(self._names.node_of(it) in names for it in state.task_managers)
             if number and is_node_id(node_id):
-                evacuates = node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
                 there = f"{number} TaskManager{'' if number == 1 else 's'}"
-                found[node_id] = f"would close {there}{' and evacuate the tasks' if evacuates else ''}."
+                found[node_id] = f"would close {there}{' and evacuate the tasks' if node.evacuates else ''}."
         return found
 
     def _observe(self, blocked: Mapping[str, BlockedNode], state: ClusterState) -> Observation:
@@ -409,7 +408,7 @@ class Bridge:
         listed = {
             node_id: EvacuationNode(node.start, observation.task_managers[node_id])
             for node_id, node in blocked.items()
-            if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+            if node.evacuates
         }
         wanted = [
             EvacuationTarget(job_id, node_id)
@@ -435,8 +434,7 @@ class Bridge:
 
     def _evacuated(self, blocked: Mapping[str, BlockedNode], observation: Observation) -> set[str]:
         """The nodes that are to be evacuated and have TaskManagers."""
-        evacuate = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-        return {it for it, node in blocked.items() if node.action is evacuate and observation.task_managers[it]}
+        return {it for it, node in blocked.items() if node.evacuates and observation.task_managers[it]}
 
     def _add_kept_slots(self, observation: Observation, at_jobs: dict[str, dict[str, Effect]]) -> None:
         """Report the tasks that may start again on a node that the job has not left."""
@@ -458,7 +456,7 @@ class Bridge:
             for job_id, job in observation.state.jobs.items():
                 results = job.results_on(observation.task_managers[node_id])
                 in_force = at_jobs[job_id][node_id].state is EffectState.IN_FORCE
-                if results and in_force and node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS:
+                if results and in_force and node.evacuates:
                     at_jobs[job_id][node_id] = slow(
                         f"No task of the job runs there, but the node still serves the results of {results} finished"
                         f" task{'s' if results > 1 else ''}: keep it until the job has ended, or use --drop-results."

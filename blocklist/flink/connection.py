@@ -240,7 +240,7 @@ class FlinkConnection:
         # A connection that fails to close must not stay in use.
         rpc, self._rpc = self._rpc, None
         if rpc is not None:
-            rpc.close()
+            rpc.child.close()
 
     # What an evacuation does to a job. Each raises FlinkError.
 
@@ -268,7 +268,7 @@ class FlinkConnection:
 
     def _exchange(self, blocks: Callable[[], Sequence[NodeLease]]) -> ClusterState:
         rpc = self._open_rpc()
-        rpc.release_objects()
+        rpc.child.release_objects()
         leader = self._follow_resource_manager(rpc)
         rpc.check_leader = self._check_leader
         wanted = _LeasesToSend(rpc, blocks(), _now() + self.clock_ahead)
@@ -349,8 +349,8 @@ class FlinkConnection:
 
     def _open_rpc(self) -> FlinkRpc:
         now = time.monotonic()
-        if self._rpc is not None and (not self._rpc.alive() or now > self._worked_at + RESTART_AFTER):
-            log.warning("The JVM is replaced. Its last output: %s", self._rpc.last_output() or "none")
+        if self._rpc is not None and (not self._rpc.child.alive() or now > self._worked_at + RESTART_AFTER):
+            log.warning("The JVM is replaced. Its last output: %s", self._rpc.child.last_output() or "none")
             self._close_replaced()
         if self._rpc is None:
             self._disconnect()

@@ -83,20 +83,16 @@ def decide(blocked: Mapping[str, BlockedNode], effects: Mapping[str, Effect], be
     waiting = {node_id for node_id, it in effects.items() if it.state in {EffectState.PENDING, EffectState.SLOW}}
     declined = {node_id: it.reason for node_id, it in effects.items() if it.state is EffectState.REFUSED}
     reasons = {node_id: effects[node_id].reason for node_id in waiting}
-    if not waiting or (_nothing_pending(effects) and _anything_new(blocked, waiting, before)):
-        return ReportDecision(acknowledge=True, refused=declined, pending=reasons)
-    # That withdraws what was acknowledged and is not in force any more.
-    return ReportDecision(acknowledge=False, refused=declined, pending=reasons)
+    nothing_pending = all(it.state is not EffectState.PENDING for it in effects.values())
+    # Without an acknowledgement, what was acknowledged and is not in force any more is withdrawn.
+    acknowledge = not waiting or (nothing_pending and _anything_new(blocked, waiting, before))
+    return ReportDecision(acknowledge=acknowledge, refused=declined, pending=reasons)
 
 
 def acknowledged(blocked: Mapping[str, BlockedNode], effects: Mapping[str, Effect]) -> Acknowledged:
     """What to remember after an acknowledgement."""
     unsettled = (node_id for node_id, it in effects.items() if it.state is not EffectState.IN_FORCE)
     return Acknowledged(blocked=dict(blocked), unsettled=frozenset(unsettled))
-
-
-def _nothing_pending(effects: Mapping[str, Effect]) -> bool:
-    return all(it.state is not EffectState.PENDING for it in effects.values())
 
 
 def _anything_new(blocked: Mapping[str, BlockedNode], waiting: set[str], before: Acknowledged) -> bool:
@@ -134,11 +130,6 @@ class Observation:
     end_after: float
 
 
-def unreachable_effects(blocked: Collection[str], reason: str) -> dict[str, Effect]:
-    """The effects while it is not known what Flink does."""
-    return {node_id: pending(reason) for node_id in blocked}
-
-
 def resource_manager_effects(observation: Observation) -> dict[str, Effect]:
     """Node id to effect, for the blocked nodes and the lingering ones."""
     found = {node_id: _at_resource_manager(node_id, observation) for node_id in observation.age}
@@ -166,7 +157,7 @@ def job_master_effects(
 ) -> dict[str, Effect]:
     """The same for one job, without regard to evacuations."""
     if job.id not in observation.state.notified:
-        return unreachable_effects(at_resource_manager, "The JobMaster has not been notified yet.")
+        return dict.fromkeys(at_resource_manager, pending("The JobMaster has not been notified yet."))
     return {
         node_id: _at_job_master(job, observation.task_managers.get(node_id, frozenset()), effect)
         for node_id, effect in at_resource_manager.items()

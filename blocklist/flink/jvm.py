@@ -110,10 +110,6 @@ class ChildJvm:
             self._kill()
             raise FlinkError(f"The JVM with {java} started, but cannot be reached: {error}") from error
 
-    @property
-    def pid(self) -> int:
-        return int(self._process.pid)
-
     def alive(self) -> bool:
         return self._process.poll() is None
 

@@ -63,7 +63,7 @@ class FlinkRpc:
 
     def __init__(self, child: ChildJvm, conf_dir: Path, bind_address: str) -> None:
         """Start RPC with the configuration in `conf_dir`, its security settings included."""
-        self._child = child
+        self.child = child
         self._jvm: Any = child.jvm
         self._runtime: Any = child.jvm.org.apache.flink.runtime
         self._retrievers: dict[str, tuple[Any, Any]] = {}
@@ -73,7 +73,7 @@ class FlinkRpc:
         sentence = f"The configuration in {conf_dir} cannot be read. Correct it, or give another --conf-dir"
         self._configuration = call(sentence, lambda: self._read_configuration(conf_dir))
         self._settings = call(sentence, lambda: dict(self._configuration.toMap()))
-        if (missing := missing_ssl(self._settings, is_readable)) is not None:
+        if (missing := missing_ssl(self._settings)) is not None:
             raise FlinkError(f"{missing} in {conf_dir}")
         call(f"Flink's RPC does not start with --bind-address {bind_address}", lambda: self._start(bind_address))
 
@@ -160,22 +160,6 @@ class FlinkRpc:
         return Leader(str(leader.getField(0)), str(leader.getField(1).toString()))
 
     # Gateways.
-
-    def close(self) -> None:
-        """End the JVM."""
-        self._child.close()
-
-    def release_objects(self) -> None:
-        """Let the JVM forget what is not used any more."""
-        self._child.release_objects()
-
-    def alive(self) -> bool:
-        """Whether the JVM runs."""
-        return self._child.alive()
-
-    def last_output(self) -> str:
-        """What the JVM wrote last."""
-        return self._child.last_output()
 
     def resource_manager(self, leader: Leader) -> Any:
         """Raises FlinkError if it cannot be reached."""
@@ -362,7 +346,7 @@ _FILES: Final = ("keystore", "truststore")
 _NEEDED: Final = (*_FILES, "keystore-password", "key-password", "truststore-password")
 
 
-def missing_ssl(configuration: Mapping[str, str], readable: Callable[[str], bool]) -> str | None:
+def missing_ssl(configuration: Mapping[str, str]) -> str | None:
     """What is missing and what to do, as the begin of a sentence; None if nothing is."""
     if str(configuration.get(_ENABLED, "false")).strip().lower() != "true":
         return None
@@ -371,14 +355,9 @@ def missing_ssl(configuration: Mapping[str, str], readable: Callable[[str], bool
         return f"{_ENABLED} is true, but {', '.join(unset)} is not set. Copy the JobManager's settings"
     for name in _FILES:
         file = str(values[name])
-        if not readable(file):
+        if not (Path(file).is_file() and os.access(file, os.R_OK)):
             return f"{file} cannot be read by this user. Copy it from the JobManager, or correct {_INTERNAL}.{name}"
     return None
-
-
-def is_readable(file: str) -> bool:
-    """Whether this process can read it."""
-    return Path(file).is_file() and os.access(file, os.R_OK)
 
 
 # Reads a job from Flink's ExecutionGraphInfo, a Java object.

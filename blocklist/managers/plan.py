@@ -16,7 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 from blocklist.model.claims import Claims
 from blocklist.model.inventory import Inventory
 from blocklist.model.names import ambiguous_message, normalize_name
-from blocklist.model.node import BlockAction, BlockedNode, merge, to_utc
+from blocklist.model.node import BlockedNode, merge, to_utc
 from blocklist.model.reported_node import NodeFacts, NodeSource, SourceKind, report_nodes
 
 DEFAULT_INTERVAL: Final = 60.0
@@ -338,13 +338,9 @@ def merged_block(name: str, blocks: Iterable[BlockedNode]) -> BlockedNode:
     return reduce(merge, (replace(block, id=name) for block in blocks))
 
 
-def evacuates(node: BlockedNode) -> bool:
-    return node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-
-
 def block_step(name: str, node: BlockedNode, reason: str) -> PlanStep:
     """A step for a node that is blocked or evacuated."""
-    return PlanStep(action=StepAction.EVACUATE if evacuates(node) else StepAction.BLOCK, name=name, reason=reason)
+    return PlanStep(action=StepAction.EVACUATE if node.evacuates else StepAction.BLOCK, name=name, reason=reason)
 
 
 def free_steps(names: Iterable[str]) -> list[PlanStep]:

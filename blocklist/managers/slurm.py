@@ -31,7 +31,6 @@ from blocklist.managers.plan import (
     NotInForce,
     absent,
     block_step,
-    evacuates,
     format_end,
     free_steps,
     merged_block,
@@ -266,7 +265,7 @@ def make_plan(
             pending[node_id] = not_listed_reason("Slurm", unlisted[0])
         elif unavailable := [nodes[name] for name in found if nodes[name].out_of_service]:
             refused[node_id] = f"Node {unavailable[0].name} is {unavailable[0].state}: left unchanged."
-        elif evacuates(blocked[node_id]) and (busy := [name for name in found if not nodes[name].empty]):
+        elif blocked[node_id].evacuates and (busy := [name for name in found if not nodes[name].empty]):
             pending[node_id] = (
                 f"Node {busy[0]} gets no new jobs; Slurm lets running jobs finish ({nodes[busy[0]].text})."
             )
@@ -311,7 +310,7 @@ def drain_reason(node: BlockedNode) -> str:
     """The reason in Slurm, in characters that Slurm stores unchanged."""
     cause = " ".join(node.cause.translate(_REPLACED).split())
     cause = cause if len(cause) <= 200 else cause[:200] + "…"
-    words = ["evacuate"] if evacuates(node) else []
+    words = ["evacuate"] if node.evacuates else []
     return MARK + ", ".join([*words, format_end(node), *([cause] if cause else [])])
 
 

@@ -23,6 +23,10 @@ class FakeRpc:
 
     with_ha = True
 
+    @property
+    def child(self) -> FakeRpc:
+        return self
+
     def __init__(self) -> None:
         self.task_manager_hosts: dict[str, str] = {}
         self.jobs_found: dict[str, FlinkJob | Exception] = {}

@@ -49,7 +49,7 @@ from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_000_000
 SSL = {"security.ssl.internal.enabled": "true"} | {
-    f"security.ssl.internal.{name}": "/store"
+    f"security.ssl.internal.{name}": __file__
     for name in ("keystore", "truststore", "keystore-password", "key-password", "truststore-password")
 }
 JOB = "ab12"
@@ -144,7 +144,7 @@ def test_the_jobmanager_s_clock_is_known_between_heartbeats_and_forgotten_after_
     ],
 )
 def test_tls_needs_all_of_its_settings(settings: Mapping[str, str], missing: str | None) -> None:
-    found = missing_ssl(settings, lambda file: file == "/store")
+    found = missing_ssl(settings)
     assert (found is None) if missing is None else missing in str(found)
 
 

@@ -19,7 +19,6 @@ from blocklist.managers.plan import (
     StepAction,
     absent,
     block_step,
-    evacuates,
     format_end,
     not_listed_reason,
 )
@@ -386,7 +385,7 @@ def make_plan(
         then_labels=changes.then_labels,
         restore=changes.restore,
         evacuate=tuple(changes.evacuate),
-        evacuated=frozenset(host for host in changes.ids if evacuates(blocks.by_host[host])),
+        evacuated=frozenset(host for host in changes.ids if blocks.by_host[host].evacuates),
         ids=changes.ids,
         withheld=tuple(changes.withheld),
         # A resolver that does not answer is not needed for what the service has another name of.
@@ -450,9 +449,9 @@ def _mark_host(
     changes.ids[host] = ids[host]
     changes.labels |= {target: name for target, (_, name) in wanted.items() if name is not None}
     busy = [node for node in nodes if node.live and node.containers]
-    if evacuates(block):
+    if block.evacuates:
         changes.evacuate += [node.id for node in busy]
-    if wanted or (evacuates(block) and busy):
+    if wanted or (block.evacuates and busy):
         changes.steps.append(block_step(host, block, _sentence(host, block, busy, masters)))
 
 
@@ -516,7 +515,7 @@ def _sentence(host: str, block: BlockedNode, busy: Sequence[YarnNode], masters: 
     containers = sum(node.containers for node in busy)
     if not containers:
         return f"{sentence}, and has none."
-    if not evacuates(block):
+    if not block.evacuates:
         return f"{sentence}; {containers} remain and may finish."
     ended = [application for node in busy for application in masters.get(node.id, ())]
     if not ended:
