@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from tests.applications.conftest import Service
@@ -14,18 +12,6 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 def test_a_life_in_client_mode(service: Service, start: StartApplication, pool: Pool) -> None:
-    live(service, pool, start)
-
-
-@pytest.mark.long
-def test_a_life_in_cluster_mode(service: Service, start: StartApplication, pool: Pool) -> None:
-    """The driver has a node of its own, so that each of the executors has one, too."""
-    driver = pool.add(cpu="1100m")
-    selector = "spark.kubernetes.driver.node.selector.kubernetes.io/hostname"
-    live(service, pool, partial(start, cluster_mode=True, **{selector: driver}))
-
-
-def live(service: Service, pool: Pool, start: StartApplication) -> None:
     """Block, unblock and evacuate a node of an application with an executor on each of three."""
     a, b, c = (pool.add(cpu="2") for _ in range(3))
     application = start()
