@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blocklist.client import DEFAULT_URL
+from blocklist.client.credentials import without_credentials
 from blocklist.managers.plan import DEFAULT_INTERVAL, Manager
 from blocklist.model.errors import InvalidError
 from blocklist.model.listener import check_cluster
@@ -62,7 +63,7 @@ def _add_common(
     subparser.add_argument("--id", help=f"id of this listener (default: {default_id})")
     subparser.add_argument(
         "--cluster",
-        type=cluster_name,
+        type=checked(check_cluster),
         metavar="NAME",
         help="what the service calls the cluster of these nodes (default: the kind of this manager and its id)",
     )
@@ -166,12 +167,17 @@ def require_folder(path: Path) -> Path:
     return path
 
 
-def cluster_name(text: str) -> str:
-    """A name that labels and selectors take."""
-    try:
-        return check_cluster(text)
-    except InvalidError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def checked(check: Callable[[str], str], wrong: str = "") -> Callable[[str], str]:
+    """The type of what `check` accepts. `wrong` takes the place of its error, behind the text."""
+
+    def parse(text: str) -> str:
+        try:
+            return check(text)
+        except InvalidError as error:
+            message = f"{without_credentials(text)[:64]!a} {wrong}" if wrong else str(error)
+            raise argparse.ArgumentTypeError(message) from None
+
+    return parse
 
 
 def positive_seconds(text: str) -> float:

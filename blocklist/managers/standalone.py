@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
 from blocklist.managers.applications import Application, as_items, as_object
 from blocklist.managers.command import Stopping
+from blocklist.managers.options import checked
 from blocklist.managers.plan import DesiredState, ListedNodes, ManagerError, ManagerPlan, NodeNames, NotInForce, absent
 from blocklist.managers.yarn.resource_manager import REQUEST_SECONDS, Access, Connection
-from blocklist.model.errors import InvalidError
 from blocklist.model.node import is_node_id
 from blocklist.model.reported_node import NodeFacts
 
@@ -112,20 +111,12 @@ def add_standalone_options(subparser: argparse.ArgumentParser) -> None:
     subparser.add_argument(
         "--master",
         action="append",
-        type=_url,
+        type=checked(service_url, "is not a URL such as http://master:8080"),
         required=True,
         metavar="URL",
         help="web interface of the master, such as http://master:8080; repeat it for each master of a cluster",
     )
     subparser.set_defaults(make=_make, observe=True)
-
-
-def _url(text: str) -> str:
-    try:
-        return service_url(text)
-    except InvalidError as error:
-        shown = without_credentials(text)[:64]
-        raise argparse.ArgumentTypeError(f"{shown!a} is not a URL such as http://master:8080") from error
 
 
 def _make(args: argparse.Namespace) -> StandaloneManager:

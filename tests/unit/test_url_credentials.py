@@ -8,7 +8,8 @@ import pytest
 
 from blocklist import BlocklistClient
 from blocklist.client.credentials import without_credentials
-from blocklist.managers.yarn.manager import _url
+from blocklist.client.transport import service_url
+from blocklist.managers.options import checked
 from blocklist.model.errors import InvalidError
 from blocklist.spark.agent import _checked_url
 
@@ -32,7 +33,7 @@ def test_it_is_refused_and_not_shown(url: str) -> None:
         assert "ret@" not in str(refused.value)
         assert "anna" not in str(refused.value)
     with pytest.raises(argparse.ArgumentTypeError) as unusable:
-        _url(url)
+        checked(service_url, "is not a URL")(url)
     assert "ret@" not in str(unusable.value)
 
 

@@ -29,6 +29,7 @@ from blocklist.managers.kubernetes.eviction import Evictor
 from blocklist.managers.kubernetes.manager import EventRecorder, KubernetesManager
 from blocklist.managers.kubernetes.nodes import NodeCache
 from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, OwnTaint
+from blocklist.managers.options import checked
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.reconcile import ReconcileLoop, registration_of
 from blocklist.model.claims import Claim, Claims
@@ -363,7 +364,7 @@ def add_kubernetes(subparser: argparse.ArgumentParser) -> None:
     )
     subparser.add_argument(
         "--taint",
-        type=_taint_key,
+        type=checked(check_label_key),
         default=DEFAULT_TAINT,
         metavar="KEY",
         help=f"key of the taint and of the annotation of blocked nodes (default: {DEFAULT_TAINT})",
@@ -391,13 +392,6 @@ def add_kubernetes(subparser: argparse.ArgumentParser) -> None:
         help=f"of several managers one acts, by this Lease (default: {LEASE_NAME} in a pod, else none)",
     )
     subparser.set_defaults(make=make_manager, run=run)
-
-
-def _taint_key(text: str) -> str:
-    try:
-        return check_label_key(text)
-    except InvalidError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _lease(text: str) -> str:

@@ -18,10 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from blocklist.client.credentials import without_credentials
 from blocklist.client.transport import service_url
 from blocklist.managers.applications import Application
 from blocklist.managers.command import StoppedError, Stopping
+from blocklist.managers.options import checked
 from blocklist.managers.plan import DesiredState, ListedNodes, ManagerError, NotDone, NotInForce
 from blocklist.managers.yarn.node_names import AddressNames, Blocks, resolve
 from blocklist.managers.yarn.plan import (
@@ -481,7 +481,7 @@ def _add_resource_manager(group: Any) -> None:
     group.add_argument(
         "--resource-manager",
         action="append",
-        type=_url,
+        type=checked(service_url, "is not a URL such as http://rm:8088"),
         default=[],
         metavar="URL",
         help="such as http://rm:8088; repeat it for each ResourceManager of a cluster with high availability",
@@ -523,12 +523,3 @@ def _resource_manager(args: argparse.Namespace, stop: Stopping) -> ResourceManag
     user = None if args.kerberos else args.user or getpass.getuser()
     access = Access(user=user, auth=kerberos_auth() if args.kerberos else None, ca=args.ca)
     return ResourceManager(args.resource_manager, access, stop, min(args.timeout, REQUEST_SECONDS))
-
-
-def _url(text: str) -> str:
-    try:
-        return service_url(text)
-    except InvalidError as error:
-        raise argparse.ArgumentTypeError(
-            f"{without_credentials(text)[:64]!a} is not a URL such as http://rm:8088"
-        ) from error
