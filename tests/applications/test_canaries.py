@@ -35,8 +35,6 @@ class TableService:
     def __init__(self) -> None:
         self.url = ""
         self.refused: dict[str, str] = {}
-        self.running: dict[str, int] = {}
-        """The numbers of running tasks on executors on blocked hosts, as reported last."""
         self._changed = threading.Condition()
         self._revision, self._acknowledged, self._lines = 0, -1, ""
 
@@ -62,7 +60,6 @@ class TableService:
         with self._changed:
             self._acknowledged = body.get("ackedRevision", self._acknowledged)
             self.refused = body.get("refused", self.refused)
-            self.running = body.get("runningTasks", self.running)
             self._changed.notify_all()
 
 

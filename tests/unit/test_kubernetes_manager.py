@@ -112,7 +112,8 @@ def plan_of(bodies: Sequence[Json], *blocks: BlockedNode, **options: Any) -> Kub
     names.update(node.facts for node in nodes.values())
     names.others = options.pop("others", NO_OTHER_NAMES)
     desired = DesiredState(revision=1, nodes={each.id: each for each in blocks}, claims=options.pop("claims", {}))
-    return make_plan(desired, nodes, names, OURS, **options)
+    defaults: Json = {"on_drift": DriftPolicy.RESTORE, "tainted": (), "missing": {}, "machines": {}}
+    return make_plan(desired, nodes, names, OURS, **defaults | options)
 
 
 taint_lists = st.lists(

@@ -240,20 +240,16 @@ class _Target:
     mark: BlockMark
 
 
-_NONE: Final[Mapping[str, KubernetesNode]] = {}
-_NO_MACHINES: Final[Mapping[str, str]] = {}
-
-
 def make_plan(
     desired: DesiredState,
     nodes: Mapping[str, KubernetesNode],
     names: NodeNames,
     taint: OwnTaint,
     *,
-    on_drift: DriftPolicy = DriftPolicy.RESTORE,
-    tainted: Collection[str] = (),
-    missing: Mapping[str, KubernetesNode] = _NONE,
-    machines: Mapping[str, str] = _NO_MACHINES,
+    on_drift: DriftPolicy,
+    tainted: Collection[str],
+    missing: Mapping[str, KubernetesNode],
+    machines: Mapping[str, str],
 ) -> KubernetesPlan:
     """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before.
 
@@ -281,12 +277,14 @@ def make_plan(
         reason = reason_of(node, found, mark, taint)
         if found.condition is Condition.DRIFTED:
             drifted[name] = reason
-        if target is not None and _is_refused(found, on_drift):
-            left = " It is left so (--on-drift report)." if found.condition is Condition.DRIFTED else ""
+        left_so = found.condition is Condition.DRIFTED and on_drift is DriftPolicy.REPORT
+        if target is not None and (left_so or found.condition is Condition.FOREIGN):
+            left = " It is left so (--on-drift report)." if left_so else ""
             refused |= dict.fromkeys(target.ids, reason + left)
-            if found.condition is Condition.DRIFTED and not is_marked(node, taint):
+            if left_so and not is_marked(node, taint):
                 # The annotation alone: without it, a manager that starts again would restore the taint.
-                found = Assessment(condition=found.condition, patch=annotation_patch(node, target.mark, taint))
+                patch = tuple(_guarded(node, _annotate(node, target.mark, taint)))
+                found = Assessment(condition=found.condition, patch=patch)
                 note = NodeChange(node=node, wanted=mark, ids=target.ids, assessment=found, reason=reason + left)
                 changes.append(note)
             continue
@@ -347,12 +345,6 @@ def author_of(claims: Claims) -> str | None:
     return ", ".join(name for name in names if name != ANONYMOUS) or None
 
 
-def _is_refused(found: Assessment, on_drift: DriftPolicy) -> bool:
-    return found.condition is Condition.FOREIGN or (
-        found.condition is Condition.DRIFTED and on_drift is DriftPolicy.REPORT
-    )
-
-
 def _not_known(
     targets: Mapping[str, _Target],
     missing: Mapping[str, KubernetesNode],
@@ -367,11 +359,6 @@ def _not_known(
         elif is_tainted(node, taint):
             found[name] = f"Not known to be free again. {why}"
     return found
-
-
-def annotation_patch(node: KubernetesNode, mark: BlockMark, taint: OwnTaint) -> tuple[Mapping[str, Any], ...]:
-    """What sets the annotation, and not the taint."""
-    return tuple(_guarded(node, _annotate(node, mark, taint)))
 
 
 def _replaced(targets: Mapping[str, _Target], nodes: Mapping[str, KubernetesNode]) -> dict[str, tuple[str, int | None]]:

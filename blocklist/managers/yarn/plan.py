@@ -257,11 +257,6 @@ class NodeMark:
     own: str = ""
     capacity: Capacity | None = None
 
-    @property
-    def lasting(self) -> NodeMark:
-        """The mark after the evacuation."""
-        return replace(self, capacity=None)
-
 
 class MarkLabels:
     """The names of the manager's labels: all begin with `prefix`. Raises ValueError for an invalid one."""
@@ -476,7 +471,7 @@ def _finish_evacuations(nodes: Iterable[YarnNode], marks: MarkLabels, changes: _
         if node.live and node.capacity.is_zero:
             changes.restore[node.id] = mark.capacity
         # Shorter than the label that is there.
-        changes.then_labels[node.id] = marks.name(mark.lasting) or ""
+        changes.then_labels[node.id] = marks.name(NodeMark(own=mark.own)) or ""
         changes.steps.append(
             PlanStep(
                 action=StepAction.BLOCK,
