@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from blocklist import BlocklistClient
 from tests.debian import MissingError
 from tests.integration.conftest import databases, fresh, listener_client, listener_service, migrated, start
+from tests.integration.process import ServiceProcess
 from tests.kubernetes.cluster import Cluster, running_cluster
 from tests.kubernetes.control_plane import require_control_plane
 from tests.kubernetes.helm_program import Helm, operator_definitions
@@ -79,6 +81,12 @@ def operator(cluster: Cluster) -> None:
     files = [word for file in operator_definitions() for word in ("-f", str(file))]
     cluster.kubectl("apply", "--server-side", *files)
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *files)
+
+
+@pytest.fixture
+def client(fresh: ServiceProcess) -> Iterator[BlocklistClient]:
+    with BlocklistClient(fresh.url) as client:
+        yield client
 
 
 @pytest.fixture

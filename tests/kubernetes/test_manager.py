@@ -35,12 +35,6 @@ def manager(tmp_path: Path, cluster: Cluster, fresh: ServiceProcess) -> Iterator
         yield manager
 
 
-@pytest.fixture
-def client(fresh: ServiceProcess) -> Iterator[BlocklistClient]:
-    with BlocklistClient(fresh.url) as client:
-        yield client
-
-
 def applied(client: BlocklistClient, node: str) -> bool:
     """Whether the service says that the block is in force in the cluster."""
     (listener,) = client.status(node).listeners

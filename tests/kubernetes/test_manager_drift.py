@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.timeout(600)
 
 ROUNDS = longer(15)
 """How often others' writes meet the manager's."""
-
-
-@pytest.fixture
-def client(fresh: ServiceProcess) -> Iterator[BlocklistClient]:
-    with BlocklistClient(fresh.url) as client:
-        yield client
 
 
 def drift(client: BlocklistClient, node: str) -> list[tuple[str, str]]:

@@ -22,9 +22,9 @@ NODE = "evicted-91"
 
 
 def test_selected_pods_leave_as_far_as_budgets_allow_and_who_remains_is_reported(
-    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, namespace: str
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient, namespace: str
 ) -> None:
-    with kubelets.nodes(NODE), BlocklistClient(fresh.url) as client, cluster.api() as api:
+    with kubelets.nodes(NODE), cluster.api() as api:
         make_budget(api, namespace, "web", min_available=1)
         make_daemon_set(api, namespace, "daemon")
         for name in ("web-1", "web-2"):

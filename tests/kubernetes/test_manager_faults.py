@@ -19,11 +19,10 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_without_the_api_server_a_block_is_not_acknowledged_and_former_ones_become_unknown(
-    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient
 ) -> None:
     with (
         kubelets.nodes("away-66", "away-67"),
-        BlocklistClient(fresh.url) as client,
         manager_process(tmp_path, cluster, fresh),
     ):
         client.block("away-66", "Hot machine")
@@ -43,11 +42,10 @@ def test_without_the_api_server_a_block_is_not_acknowledged_and_former_ones_beco
 
 
 def test_a_node_that_cannot_be_changed_withholds_nothing_from_the_others(
-    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient
 ) -> None:
     with (
         kubelets.nodes("refusing-68", "willing-69"),
-        BlocklistClient(fresh.url) as client,
         manager_process(tmp_path, cluster, fresh, "--every", "1"),
     ):
         wait_until(lambda: acked_revision(fresh, "kubernetes") == 0, seconds=120)
@@ -97,13 +95,12 @@ def unschedulable(client: BlocklistClient, node: str) -> str:
 
 
 def test_of_two_managers_one_acts_until_it_is_killed(
-    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient
 ) -> None:
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/blocklist-manager"
     options = ("--lease", f"{NAMESPACE}/blocklist-manager")
     with ExitStack() as stack:
         stack.enter_context(kubelets.nodes("leased-71", "leased-72"))
-        client = stack.enter_context(BlocklistClient(fresh.url))
         api = stack.enter_context(cluster.api())
         managers = [
             stack.enter_context(manager_process(tmp_path, cluster, fresh, *options, log=f"manager-{n}")) for n in (1, 2)
@@ -130,7 +127,7 @@ def test_of_two_managers_one_acts_until_it_is_killed(
 
 
 def test_in_a_pod_the_manager_uses_its_service_account_and_reads_a_new_token(
-    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient
 ) -> None:
     account = tmp_path / "serviceaccount"
     account.mkdir()
@@ -141,7 +138,7 @@ def test_in_a_pod_the_manager_uses_its_service_account_and_reads_a_new_token(
     host, _, port = cluster.url.removeprefix("https://").partition(":")
     pod = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "KUBECONFIG": ""}
     manager = ManagerProcess(tmp_path, fresh.url, "kubernetes", "--service-account", str(account), **pod)
-    with kubelets.nodes("in-pod-75"), BlocklistClient(fresh.url) as client, manager:
+    with kubelets.nodes("in-pod-75"), manager:
         client.block("in-pod-75", "Hot machine")
         wait_until(lambda: "HTTP 401" in manager.log(), seconds=120)
         (account / "token").write_text(token)

@@ -319,20 +319,6 @@ class TestRejections:
             assert apply(manager, "w1", action=EVACUATE) == {}
             assert yarn.effective() == {"w1": "blocklist--gpu"}
 
-    def test_resources_that_somebody_sets_during_an_evacuation_are_kept(self) -> None:
-        """Or a NodeManager that registers again with others."""
-        yarn = HookedYarn(["w1", "w2"], containers=2)
-
-        def set_resources(method: str, path: str) -> None:
-            if (method, path) == ("GET", "/nodes") and not yarn.memory["w1"]:
-                yarn.memory["w1"] = 4096
-
-        yarn.hook = set_resources
-        with managing(yarn) as manager:
-            assert apply(manager, "w1", "w2", action=EVACUATE) == {}
-        assert yarn.memory == {"w1": 4096, "w2": MEGABYTES}
-        assert yarn.effective() == {"w1": "blocklist", "w2": "blocklist"}
-
     def test_resources_are_back_before_the_node_manager_has_ended_the_containers(self) -> None:
         """One that learned that it has none would be refused by a ResourceManager that restarts."""
         yarn = SlowNodeManager(["w1"], containers=2)
