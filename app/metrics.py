@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -253,91 +253,63 @@ class ServiceMetrics(Collector):
             view.age() or 0,
         )
         yield GaugeMetricFamily("blocklist_watches", "Number of open watch streams.", self.feed.open_watches)
-        reads = CounterMetricFamily("blocklist_list_reads", "Responses to GET /blocklist.", labels=["path"])
-        reads.add_metric(["fast"], view.fast_reads)
-        reads.add_metric(["route"], view.route_reads)
-        yield reads
+        reads = {("fast",): view.fast_reads, ("route",): view.route_reads}
+        yield _counters("blocklist_list_reads", "Responses to GET /blocklist.", ["path"], reads)
 
     def _clock(self) -> Iterator[Metric]:
         """0 if the database uses this clock; without a sample while the difference is unknown."""
-        gauge = GaugeMetricFamily(
-            "blocklist_clock_offset_seconds", "This machine's clock minus the database's.", labels=[]
-        )
         seconds = 0.0 if self.clock_offset is None else self.clock_offset.seconds
-        if seconds is not None:
-            gauge.add_metric([], seconds)
-        yield gauge
+        text = "This machine's clock minus the database's."
+        yield _gauges("blocklist_clock_offset_seconds", text, [], _known(seconds))
 
     def _fast_path(self) -> Iterator[Metric]:
         """Requests that are served below the routes: counted there by status, because labels would cost time."""
-        requests = CounterMetricFamily(
-            "blocklist_fast_requests",
-            "Requests served on the fast path; their durations are not measured.",
-            labels=["route", "method", "status"],
-        )
-        # 304 is counted as 2xx: to tell them apart would cost each read some time.
-        requests.add_metric(["/blocklist", "GET", "2xx"], self.view.fast_reads)
-        requests.add_metric(["/blocklist/table", "GET", "2xx"], self.view.table.fast_reads)
         classes = Tally({"2xx": 0, "4xx": 0, "5xx": 0})
         for status, count in self.fast_puts.items():
             classes[f"{status // 100}xx"] += count
-        for status_class, count in sorted(classes.items()):
-            requests.add_metric(["/blocklist/nodes/{node_id}", "PUT", status_class], count)
-        yield requests
+        # 304 is counted as 2xx: to tell them apart would cost each read some time.
+        reads = {
+            ("/blocklist", "GET", "2xx"): self.view.fast_reads,
+            ("/blocklist/table", "GET", "2xx"): self.view.table.fast_reads,
+        }
+        puts = {("/blocklist/nodes/{node_id}", "PUT", name): count for name, count in sorted(classes.items())}
+        text = "Requests served on the fast path; their durations are not measured."
+        yield _counters("blocklist_fast_requests", text, ["route", "method", "status"], reads | puts)
 
     def _listeners(self) -> Iterator[Metric]:
-        now = self.view.clock()
-        lease_time = self.directory.lease_time()
+        lease_time, states = self.directory.lease_time(), {True: "live", False: "lapsed"}
         count = Tally((entry.listener.role, entry.is_live(lease_time)) for entry in self.directory.entries)
-        listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
-        for role in ListenerRole:
-            for live, state in ((True, "live"), (False, "lapsed")):
-                listeners.add_metric([role.value, state], count[role, live])
-        yield listeners
-        yield from self._versions()
+        listeners = {(role.value, state): count[role, live] for role in ListenerRole for live, state in states.items()}
+        yield _gauges("blocklist_listeners", "Registered listeners.", ["role", "state"], listeners)
+        # The most frequent versions only, as a caller may send anything.
+        software = Tally((it.listener.software.product, it.listener.software.version) for it in self.directory.live())
+        yield _gauges(
+            "blocklist_listener_versions",
+            f"Live listeners by product and version: the {MAX_VERSIONS} most frequent ones.",
+            ["product", "version"],
+            {(one or "unknown", two or "unknown"): count for (one, two), count in software.most_common(MAX_VERSIONS)},
+        )
         yield from self._jobs()
-        yield from self._lags(now)
+        yield from self._lags(self.view.clock())
         yield GaugeMetricFamily("blocklist_task_managers", "Reported TaskManagers.", len(self.view.task_managers))
         yield CounterMetricFamily(
             "blocklist_leases_expired", "Listener leases that expired.", self.writer.expired_leases
         )
-        pushes = CounterMetricFamily("blocklist_pushes", "Pushes sent, empty ones included.", labels=["outcome"])
-        pushes.add_metric(["delivered"], self.pusher.sent)
-        pushes.add_metric(["failed"], self.pusher.failed)
-        yield pushes
-
-    def _versions(self) -> Iterator[Metric]:
-        """Live listeners by version: the most frequent ones, as a caller may send anything."""
-        software = Tally((it.listener.software.product, it.listener.software.version) for it in self.directory.live())
-        versions = GaugeMetricFamily(
-            "blocklist_listener_versions",
-            f"Live listeners by product and version: the {MAX_VERSIONS} most frequent ones.",
-            labels=["product", "version"],
-        )
-        for (product, version), count in software.most_common(MAX_VERSIONS):
-            versions.add_metric([product or "unknown", version or "unknown"], count)
-        yield versions
+        pushes = {("delivered",): self.pusher.sent, ("failed",): self.pusher.failed}
+        yield _counters("blocklist_pushes", "Pushes sent, empty ones included.", ["outcome"], pushes)
 
     def _jobs(self) -> Iterator[Metric]:
         """Without a sample of jobs while no manager reports which applications run."""
         found = Jobs(self.directory)
-        without = GaugeMetricFamily(
-            "blocklist_jobs_without_agent",
-            "Jobs that run without a live agent, so that no block is in force there (GET /jobs).",
-            labels=[],
-        )
-        if (number := found.total_without_agent) is not None:
-            without.add_metric([], number)
-        yield without
+        text = "Jobs that run without a live agent, so that no block is in force there (GET /jobs)."
+        yield _gauges("blocklist_jobs_without_agent", text, [], _known(found.total_without_agent))
         known = sum(source.unknown is None for source in found.sources)
-        sources = GaugeMetricFamily(
+        yield _gauges(
             "blocklist_job_sources",
             "Managers that report which applications run, by whether that is known now.",
-            labels=["state"],
+            ["state"],
+            {("known",): known, ("unknown",): len(found.sources) - known},
         )
-        sources.add_metric(["known"], known)
-        sources.add_metric(["unknown"], len(found.sources) - known)
-        yield sources
 
     def _lags(self, now: int) -> Iterator[Metric]:
         live, revision = self.directory.applying(), self.view.tracker.revision
@@ -352,63 +324,66 @@ class ServiceMetrics(Collector):
             max((lag for _, lag in lags), default=0) / 1000,
         )
         count = Tally(role for role, lag in lags if lag >= BEHIND_MS)
-        late = GaugeMetricFamily(
-            "blocklist_listeners_behind", "Live listeners that have not applied a change of 30 s ago.", labels=["role"]
+        text = "Live listeners that have not applied a change of 30 s ago."
+        yield _gauges(
+            "blocklist_listeners_behind", text, ["role"], {(role.value,): count[role] for role in ListenerRole}
         )
-        for role in ListenerRole:
-            late.add_metric([role.value], count[role])
-        yield late
 
     def _evidence(self) -> Iterator[Metric]:
         assessed = self.evidence.assess(self.view.clock())
         count = Tally((each.evidence.finding.kind, each.ignored_reason is None) for each in assessed)
-        evidence = GaugeMetricFamily(
+        yield _gauges(
             "blocklist_evidence",
             "Valid evidence from applications; `believed` is whether it counts.",
-            labels=["kind", "believed"],
+            ["kind", "believed"],
+            {
+                (it.value, str(believed).lower()): count[it, believed]
+                for it in FindingKind
+                for believed in (True, False)
+            },
         )
-        for kind in FindingKind:
-            for believed in (True, False):
-                evidence.add_metric([kind.value, str(believed).lower()], count[kind, believed])
-        yield evidence
         yield CounterMetricFamily(
             "blocklist_evidence_blocks", "Nodes blocked because of evidence.", self.evidence_blocker.nodes_blocked
         )
 
     def _drift(self) -> Iterator[Metric]:
         """Nodes that are not as the list says; without a value before the first observation."""
-        drift = GaugeMetricFamily(
-            "blocklist_drift_nodes",
-            "Nodes that are not as the list says, by what differs (GET /drift).",
-            labels=["kind"],
-        )
-        if (latest := self.drift.latest) is not None:
-            count = Tally(kind for _, kind in {(each.node, each.kind) for each in latest.drift})
-            for kind in DriftKind:
-                drift.add_metric([kind.value], count[kind])
-        yield drift
+        latest = self.drift.latest
+        count = Tally(kind for _, kind in {(it.node, it.kind) for it in latest.drift}) if latest is not None else {}
+        drift = {} if latest is None else {(kind.value,): count[kind] for kind in DriftKind}
+        text = "Nodes that are not as the list says, by what differs (GET /drift)."
+        yield _gauges("blocklist_drift_nodes", text, ["kind"], drift)
 
     def _tasks(self) -> Iterator[Metric]:
-        restarts = CounterMetricFamily(
-            "blocklist_background_task_restarts",
-            "Restarts of background tasks after an unexpected error.",
-            labels=["task"],
-        )
-        for task, number in sorted(self.task_health.restarts.items()):
-            restarts.add_metric([task], number)
-        restarts.add_metric(["pushes"], self.pusher.restarts)
-        yield restarts
+        restarts = {(task,): number for task, number in sorted(self.task_health.restarts.items())}
+        text = "Restarts of background tasks after an unexpected error."
+        restarts[("pushes",)] = self.pusher.restarts
+        yield _counters("blocklist_background_task_restarts", text, ["task"], restarts)
 
     def _alertmanager(self) -> Iterator[Metric]:
-        alerts = CounterMetricFamily(
-            "blocklist_alertmanager_alerts", "Alerts in posts, by outcome.", labels=["outcome"]
-        )
-        for outcome in AlertOutcome:
-            alerts.add_metric([outcome.value], self.alert_blocker.alerts[outcome])
-        yield alerts
-        yield CounterMetricFamily("blocklist_alertmanager_posts", "Processed posts.", self.alert_blocker.posts)
-        yield CounterMetricFamily(
-            "blocklist_alertmanager_truncated",
-            "Alerts that Alertmanager omitted from posts.",
-            self.alert_blocker.truncated,
-        )
+        blocker = self.alert_blocker
+        outcomes = {(outcome.value,): blocker.alerts[outcome] for outcome in AlertOutcome}
+        yield _counters("blocklist_alertmanager_alerts", "Alerts in posts, by outcome.", ["outcome"], outcomes)
+        yield CounterMetricFamily("blocklist_alertmanager_posts", "Processed posts.", blocker.posts)
+        text = "Alerts that Alertmanager omitted from posts."
+        yield CounterMetricFamily("blocklist_alertmanager_truncated", text, blocker.truncated)
+
+
+def _gauges(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+    """A gauge with these values by the values of its labels."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for its_labels, value in values.items():
+        family.add_metric(its_labels, value)
+    return family
+
+
+def _counters(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for its_labels, value in values.items():
+        family.add_metric(its_labels, value)
+    return family
+
+
+def _known(value: float | None) -> dict[tuple[str, ...], float]:
+    """The only value of a gauge without labels; none if it is unknown."""
+    return {} if value is None else {(): value}
