@@ -141,7 +141,6 @@ class SecretUrls(logging.Filter):
 
 
 def redact(text: str) -> str:
-    """The text without the secrets of its URLs."""
     for pattern, replacement in ((_USER, rf"\1{REDACTED}@"), (_PATH, rf"\1{REDACTED}"), (_QUERY, f"?{REDACTED}")):
         text = pattern.sub(replacement, text)
     return text
@@ -193,7 +192,6 @@ def client_request_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 def new_request_id() -> bytes:
-    """An id for a request without one."""
     return b"%b-%x" % (_PROCESS_PREFIX.encode(), next(_numbers))
 
 
@@ -240,7 +238,6 @@ class ChangeLogWriter:
         self._thread.start()
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Queue lines for these committed changes."""
         if self._queued - self._written > self._max_queued:
             self._on_lost(len(changes))
             return

@@ -68,7 +68,6 @@ _PARTS: Final = (
 
 
 def unix_millis() -> int:
-    """The current time in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 

@@ -159,11 +159,9 @@ class Metrics:
         self._lost_log_lines.inc(lines)
 
     def count_notice(self, result: Result) -> None:
-        """A notice was sent to one target, or was not."""
         self._notices.labels(result.value).inc()
 
     def count_refused(self, source: Source) -> None:
-        """A limit refused a change."""
         self.refused_by_limit.labels(source.value).inc()
 
     def count_changes(self, changes: Sequence[Change]) -> None:
@@ -191,7 +189,6 @@ class Metrics:
                 self.commit_seconds.observe(perf_counter() - started_at)
 
     def count_remote_changes(self, changes: Sequence[Change]) -> None:
-        """Count changes that were read from the database."""
         self._remote_changes.inc(len(changes))
 
     async def render(self) -> bytes:

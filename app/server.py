@@ -237,7 +237,6 @@ class Lifespan(LifespanOff):
         await self._send_and_wait("lifespan.startup")
 
     async def shutdown(self) -> None:
-        """Stop the app."""
         await self._send_and_wait("lifespan.shutdown")
 
     async def _send_and_wait(self, event: str) -> None:

@@ -49,7 +49,6 @@ class OidcIssuer(NamedTuple):
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """The audiences of JWTs that are meant for this service."""
         return tuple(dict.fromkeys(filter(None, (self.audience, self.client_id, self.command_client_id))))
 
 
@@ -280,7 +279,6 @@ class Settings(BaseSettings):
 
     @property
     def repeat_rule(self) -> RepeatRule:
-        """How long repeated automatic blocks last."""
         return RepeatRule(
             window=to_millis(self.repeat_window),
             max_duration=min(filter(None, (MAX_DURATION_MS, self._longest_operator_ms))),
@@ -292,7 +290,6 @@ class Settings(BaseSettings):
 
     @property
     def callback_policy(self) -> CallbackPolicy:
-        """The hosts that may receive pushes."""
         default = "" if self._is_authenticated else _LOOPBACK
         return CallbackPolicy((default if self.callback_hosts is None else self.callback_hosts).split(","))
 

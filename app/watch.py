@@ -109,7 +109,6 @@ class ChangeFeed:
         self._snapshot_cache: tuple[int, int, list[bytes]] = (0, -1, [])
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """Add changes that were committed."""
         self._recent.extend(changes)
         self.revision = changes[-1].revision
         if self.streams:
@@ -445,8 +444,6 @@ class DeferredStream(Protocol):
 
 
 class StreamResponse(Response):
-    """The response of a route that starts a stream."""
-
     def __init__(self, stream: DeferredStream) -> None:
         super().__init__()
         self._stream = stream

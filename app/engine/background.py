@@ -171,7 +171,6 @@ class TaskHealth:
         self._failed_at: dict[str, float] = {}
 
     def start(self, task: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Run `work` in a supervised task of this name."""
         self.restarts[task] += 0  # The metric shows a task from its start on.
         return asyncio.create_task(supervise(task, work, self.record_failure))
 

@@ -139,7 +139,6 @@ class BlocklistHandler:
 
     @property
     def queue_length(self) -> int:
-        """Number of commands that wait for a transaction."""
         return len(self._queue)
 
     def notify_remote_change(self) -> None:
@@ -433,7 +432,6 @@ class LimitGuard:
         return refusals
 
     def count_refusal(self, source: Source) -> None:
-        """Count a refused command from this source."""
         with isolated("metrics of refusals"):
             self._on_refused(source)
 

@@ -59,7 +59,6 @@ class TableView:
         self._pending_since: int | None = None
 
     def apply(self, node_ids: Iterable[str]) -> None:
-        """The tracker has applied changes of these nodes."""
         if self._table is not None:
             for node_id in node_ids:
                 self._update(self._table, node_id)
@@ -189,7 +188,6 @@ class ListView:
         self._stale = {node.id for node in tracker}
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """The tracker has applied these changes."""
         changed = {change.node.id for change in changes}
         self._stale |= changed
         self._invalidate()
@@ -226,7 +224,6 @@ class ListView:
         return node_body(node, self.task_managers.on_node(node.id))
 
     def node_json(self, node: BlockedNode) -> bytes:
-        """Like `node_body`, serialized."""
         return dump_node(node, self.task_managers.on_node(node.id))
 
     def list_unless_stale(self) -> CachedList | None:
@@ -325,7 +322,6 @@ class ShownHosts:
         self._blocks = Multimap()
 
     def record(self, node_id: str, hosts: Iterable[str]) -> None:
-        """The block of this node shows the TaskManagers of these hosts."""
         before, after = self._labels.pop(node_id, frozenset()), frozenset(map(first_label, hosts))
         if after:
             self._labels[node_id] = after
@@ -411,7 +407,6 @@ class TaskManagers:
         )
 
     def nodes_of(self, listener: str) -> set[str]:
-        """The nodes on which a listener has TaskManagers."""
         return set(self._reported.get(listener, {}).values())
 
     def reported_by(self, listener: str) -> Mapping[str, str]:
@@ -472,7 +467,6 @@ class LastChanges:
         self._by_node = dict(stored)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """These changes were committed."""
         for change in changes:
             if change.type.frees:
                 self._by_node.pop(change.node.id, None)

@@ -90,11 +90,9 @@ class HeadWithBody:
             self._transport.write(head + body)
 
     def is_closing(self) -> bool:
-        """Whether the connection is being closed."""
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection after what was written."""
         self.flush()
         self._transport.close()
 
@@ -113,7 +111,6 @@ class DeadlineQueue:
         self._started_at.pop(connection, None)
 
     def pop_expired(self, now: float) -> list[HttpConnection]:
-        """Remove and return the connections whose deadline has passed."""
         waiting = self._started_at
         expired = list(takewhile(lambda connection: now - waiting[connection] >= self.timeout, waiting))
         for connection in expired:

@@ -305,7 +305,6 @@ class FastPath:
         return fields if self._accepts_host is None or self._accepts_host(host) else None
 
     def put(self, request: FastRequest) -> None:
-        """Execute the PUT, and respond."""
         service = self._service
         try:
             command = block_command(request.node_id, request.body, service.clock())

@@ -72,7 +72,6 @@ class Jobs:
 
     @property
     def total(self) -> int:
-        """Number of jobs."""
         return len(self._without_agent) + len(self._with_agent)
 
     @property

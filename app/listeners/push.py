@@ -209,13 +209,11 @@ class Pusher:
             task.add_done_callback(lambda done: self._on_task_done(entry.id, done))
 
     def wake(self) -> None:
-        """The feed has more changes."""
         idle, self._idle = self._idle, {}
         for waiter in idle.values():
             _complete(waiter)
 
     async def close(self) -> None:
-        """End all pushes."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

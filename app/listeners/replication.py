@@ -134,7 +134,6 @@ class UnsavedReports:
         return self._taken
 
     def saved(self) -> None:
-        """The database has what was taken."""
         self._taken = {}
 
     def put_back(self) -> None:
@@ -379,7 +378,6 @@ class ListenerWriter:
                 entry.listener = replace(entry.listener, confirmed=False)
 
     def notify_remote_change(self) -> None:
-        """Another replica has written something about listeners."""
         self._sync_due = True
         self._unsaved.urgent.set()
 
@@ -458,7 +456,6 @@ class ListenerWriter:
             raise
 
     async def _claim_orphans(self) -> None:
-        """Take over listeners whose replica is gone."""
         orphans = [
             entry.id
             for entry in self._directory.entries

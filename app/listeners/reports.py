@@ -73,7 +73,6 @@ class ListenerQuota:
         self._sizes: defaultdict[str, int] = defaultdict(int)
 
     def has(self, principal: str, listener_id: str) -> bool:
-        """Whether the listener is one of the principal's."""
         return listener_id in self._ids[principal]
 
     def is_full(self, principal: str, listener_id: str) -> bool:
@@ -82,7 +81,6 @@ class ListenerQuota:
         return listener_id not in own and len(own) >= self.max_listeners
 
     def ids_of(self, principal: str) -> set[str]:
-        """The ids of the listeners of a principal."""
         return set(self._ids[principal])
 
     def applies_to(self, listener_id: str) -> bool:
@@ -100,7 +98,6 @@ class ListenerQuota:
             self._ids.add(principal, listener_id)
 
     def remove(self, listener_id: str) -> None:
-        """A listener was removed."""
         if (usage := self._usage.pop(listener_id, None)) is None:
             return
         self._sizes[usage.principal] -= usage.size
@@ -268,7 +265,6 @@ def tasks_by_host(task_managers: Mapping[str, str], running_tasks: Mapping[str, 
 
 
 def total_tasks(hosts: Iterable[TasksOnHost]) -> TaskCount:
-    """The tasks on all these nodes."""
     known = reported = unreported = 0
     for host in hosts:
         known += host.tasks.known
@@ -301,7 +297,6 @@ def load_part(part: str, text: str) -> Report:
 
 
 def dump_evidence(evidence: Iterable[Evidence]) -> str:
-    """All evidence from one application."""
     return json.dumps([(e.node, e.finding.kind, e.finding.reason, e.first_seen, e.last_seen) for e in evidence])
 
 
@@ -523,7 +518,6 @@ class KnownNodes:
     counted: ReportedMachines | None = None
 
     def __bool__(self) -> bool:
-        """Whether any node is known."""
         return bool(self.inventory if self.counted is None else self.counted)
 
     def ambiguous(self, node_ids: Iterable[str]) -> dict[str, list[str]]:

@@ -373,7 +373,6 @@ class ListenerDirectory:
         return is_silent
 
     def live_managers(self) -> list[ListenerEntry]:
-        """The live ResourceManagers."""
         now = self.lease_time()
         return [entry for entry in self._resource_managers.values() if entry.is_live(now)]
 
@@ -486,7 +485,6 @@ class ListenerDirectory:
         entry.indexed_cluster = entry.listener.cluster
 
     def remove(self, listener_id: str) -> None:
-        """Remove a listener, if it is there."""
         if (entry := self._entries.pop(listener_id, None)) is not None:
             self._resource_managers.pop(listener_id, None)
             self._with_minimum.discard(listener_id)
@@ -651,7 +649,6 @@ def _is_settled(entry: ListenerEntry, revision: int, node_ids: Collection[str]) 
 
 
 def source_of(entry: ListenerEntry) -> NodeSource:
-    """The listener as a source of nodes."""
     return NodeSource(_SOURCE_KINDS[entry.listener.role], entry.id)
 
 
@@ -711,7 +708,6 @@ class UsableNodes:
 
     @property
     def names(self) -> MachineSet:
-        """The nodes that any listener names."""
         return self._confirmed_nodes.names
 
     def minimums(self, changes: Iterable[Change]) -> list[ListenerNodes]:

@@ -67,7 +67,6 @@ class AuditPageRows:
 
 
 def add(connection: Connection, events: Sequence[AuditEvent]) -> None:
-    """Record these events."""
     if not events:
         return
     version = versions.c.version

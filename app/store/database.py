@@ -40,7 +40,6 @@ def is_postgresql(url: str) -> bool:
 
 
 def sqlite_path(url: str) -> Path:
-    """The file of a SQLite URL."""
     return Path(make_url(url).database or "")
 
 
@@ -537,7 +536,6 @@ def operator_advice(error: BaseException) -> str | None:
 
 
 def to_unavailable(error: BaseException) -> UnavailableError:
-    """The error that clients get."""
     if sqlstate(error) == LOCK_NOT_AVAILABLE:
         return LockedError(_LOCKED, retry_after=1)
     return UnavailableError(operator_advice(error) or _fallback_message(error), retry_after=1)

@@ -290,7 +290,6 @@ class ListenerStore(StorePart):
 
     @reading
     def live_replicas(self, connection: Connection) -> set[str]:
-        """The ids of the replicas whose lease has not ended."""
         return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)).scalars())
 
     @writing(None)

@@ -89,8 +89,6 @@ class StaleError(Exception):
 
 
 class Head(NamedTuple):
-    """The history, and the revision of its last change."""
-
     history: str
     revision: int
 
@@ -175,7 +173,6 @@ class LogTail:
 
 
 def load(connection: Connection) -> LoadedState:
-    """The whole list."""
     history, revision = head(connection)
     rows = connection.execute(select(blocked_nodes)).all()
     listed = read_rows(blocked_nodes, rows, listed_from_row)

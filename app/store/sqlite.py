@@ -331,7 +331,6 @@ class SqliteFile:
         self.close()
 
     def close(self) -> None:
-        """Release the locks."""
         self.on_log_closed()
         while self._descriptors:
             os.close(self._descriptors.pop())
@@ -532,7 +531,6 @@ class HeadFile:
             os.pwrite(self._descriptor, line.encode(), 0)
 
     def sync(self) -> None:
-        """Make it durable, if the disk allows it."""
         with suppress(OSError):
             os.fsync(self._descriptor)
 

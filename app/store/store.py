@@ -134,7 +134,6 @@ class Store(ABC):
         await self.read(queries.compacted_revision)
 
     async def load(self) -> LoadedState:
-        """The whole list."""
         return await self.read(queries.load)
 
     async def renew_history(self, lost: str) -> None:

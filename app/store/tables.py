@@ -281,7 +281,6 @@ LIST_COLUMNS: Final = {it.name: "node_id" if it.name == "id" else it.name for it
 
 
 def frees_node(change_type: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether a change of this type frees its node."""
     return or_(*(change_type == kind.value for kind in ChangeType if kind.frees))
 
 

@@ -94,7 +94,6 @@ class TokenStore(StorePart):
 
     @reading
     def get_session(self, connection: Connection, digest: str) -> StoredSession | None:
-        """The session of a cookie; None if there is none."""
         return _get_session(connection, digest)
 
     @reading
@@ -159,7 +158,6 @@ def check(connection: Connection) -> None:
 
 
 def valid_token_exists(connection: Connection, now: int) -> bool:
-    """Whether there is a token that is valid now."""
     query = select(tokens.c.id).where(tokens.c.revoked_ms.is_(None), tokens.c.end_ms > now).limit(1)
     return connection.execute(query).first() is not None
 

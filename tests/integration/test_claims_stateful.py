@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
-from tests.integration.bodies import MARK, all_changes, current_list
+from tests.integration.bodies import MARK, all_changes, current_list, revision_of
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.process import wait_until
@@ -45,13 +45,30 @@ class ClaimsMachine(ServiceMachine):
     @rule(node_id=node_ids, request=requests, allow=st.booleans())
     def block(self, node_id: str, request: Block, allow: bool) -> None:
         new, claims = self.absolute(request), self.model[node_id]
+        before = current_list(self.client)
         answer = self.client.put(f"/blocklist/nodes/{node_id}", json={**new.body(), "allowMerge": allow})
         if claims and not allow:
             assert answer.status_code == 409
+            assert answer.json()["blockedNode"] == {"id": node_id, "taskManagers": [], **self._block(node_id)}
             return
         assert answer.status_code == (202 if claims else 201)
-        claims[ANONYMOUS] = claims[ANONYMOUS].merged(new) if ANONYMOUS in claims else new
+        self._merge(node_id, new)
         assert answer.json() == {"id": node_id, "taskManagers": [], **self._block(node_id)}
+        unchanged = before[1] == self._list()
+        assert revision_of(answer) == before[0] + (not unchanged), "a merge that changes nothing makes no revision"
+
+    @rule(several=st.dictionaries(node_ids, st.tuples(requests, st.booleans()), min_size=1))
+    def block_many(self, several: dict[str, tuple[Block, bool]]) -> None:
+        asked = {node_id: (self.absolute(request), allow) for node_id, (request, allow) in several.items()}
+        bodies = {node_id: {**new.body(), "allowMerge": allow} for node_id, (new, allow) in asked.items()}
+        answer = self.client.put("/blocklist/nodes", json=bodies)
+        if conflicts := {node_id for node_id, (_, allow) in asked.items() if self.model[node_id] and not allow}:
+            assert (answer.status_code, answer.json()["blockedNodes"].keys()) == (409, conflicts)
+            return
+        statuses = {node_id: 202 if self.model[node_id] else 201 for node_id in asked}
+        assert {node_id: body["status"] for node_id, body in answer.json().items()} == statuses
+        for node_id, (new, _) in asked.items():
+            self._merge(node_id, new)
 
     @rule(node_id=node_ids, owner=owner_names, request=claims)
     def put_claim(self, node_id: str, owner: str, request: Block) -> None:
@@ -123,6 +140,10 @@ class ClaimsMachine(ServiceMachine):
         assert {node_id: {**fields, "taskManagers": []} for node_id, fields in listed.items()} == self._list()
         for at, then in list(self.past.items())[-2:]:
             assert self.client.get(f"/blocklist?at={at}").json() == then
+
+    def _merge(self, node_id: str, new: Block) -> None:
+        claims = self.model[node_id]
+        claims[ANONYMOUS] = claims[ANONYMOUS].merged(new) if ANONYMOUS in claims else new
 
     def _put(self, node_id: str, owner: str, new: Block) -> None:
         claims = self.model[node_id]

@@ -279,23 +279,6 @@ def test_etags(pair: Pair, path: str, extra: list[str]) -> None:
         pair.same_bytes(request(path, *lines, *extra) + request(path, *lines[::-1], *extra))
 
 
-UPGRADES: Final = {
-    "WebSocket": request(
-        "/blocklist",
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Version: 13",
-    ),
-    "HTTP/2": request("/blocklist", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA"),
-}
-
-
-@pytest.mark.parametrize("payload", [pytest.param(payload, id=name) for name, payload in UPGRADES.items()])
-def test_an_unsupported_upgrade(pair: Pair, payload: bytes) -> None:
-    pair.same(lambda port: send_request(port, payload).without_volatile_headers())
-
-
 @pytest.mark.parametrize("whole", [READS["gzip"], DELETE + put()], ids=["read", "put"])
 def test_requests_that_arrive_byte_by_byte(pair: Pair, whole: bytes) -> None:
     pieces = [whole[n : n + 1] for n in range(len(whole))]

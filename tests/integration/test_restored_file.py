@@ -121,55 +121,48 @@ class TestRestored:
             assert history_of(client) not in (first, second)
 
 
+def vacuum(service: ServiceProcess) -> None:
+    service.stop()
+    with closing(sqlite3.connect(service.database)) as database:
+        database.execute("VACUUM")
+
+
+def move_to_another_volume(service: ServiceProcess) -> None:
+    """With all files."""
+    service.stop()
+    for path in list(service.folder.glob("blocklist.db*")):
+        shutil.copy(path, path.with_name(f"{path.name}.moved"))
+        path.unlink()
+        path.with_name(f"{path.name}.moved").rename(path)
+
+
+def restore_what_lacks_nothing(service: ServiceProcess) -> None:
+    backup = back_up(service)
+    service.stop()
+    copy_over(backup, service)
+
+
+def forget_the_head_file(service: ServiceProcess) -> None:
+    """As if the service had never had one."""
+    service.stop()
+    service.database.with_name("blocklist.db.head").unlink(missing_ok=True)
+    with closing(sqlite3.connect(service.database)) as database:
+        database.execute("PRAGMA user_version = 0")
+
+
 class TestNotRestored:
-    def same_history(self, service: ServiceProcess, act: Callable[[], object]) -> None:
+    @pytest.mark.parametrize(
+        "act", [ServiceProcess.kill, vacuum, move_to_another_volume, restore_what_lacks_nothing, forget_the_head_file]
+    )
+    def test_the_history_stays(self, start: Start, act: Callable[[ServiceProcess], object]) -> None:
+        service = start()
         with service.client() as client:
             client.put(NODES[0], json=block()).raise_for_status()
             before = history_of(client)
-            act()
+            act(service)
             service.start()
             assert history_of(client) == before
             assert "new history" not in service.log()
-
-    def test_a_restart_keeps_the_history(self, start: Start) -> None:
-        service = start()
-        self.same_history(service, service.stop)
-
-    def test_a_kill_keeps_the_history(self, start: Start) -> None:
-        service = start()
-        self.same_history(service, service.kill)
-
-    def test_vacuum_keeps_the_history(self, start: Start) -> None:
-        service = start()
-
-        def vacuum() -> None:
-            service.stop()
-            with closing(sqlite3.connect(service.database)) as database:
-                database.execute("VACUUM")
-
-        self.same_history(service, vacuum)
-
-    def test_a_volume_that_is_moved_with_all_files_keeps_the_history(self, start: Start) -> None:
-        service = start()
-
-        def move() -> None:
-            service.stop()
-            for path in list(service.folder.glob("blocklist.db*")):
-                shutil.copy(path, path.with_name(f"{path.name}.moved"))
-                path.unlink()
-                path.with_name(f"{path.name}.moved").rename(path)
-
-        self.same_history(service, move)
-
-    def test_a_backup_that_lacks_nothing_keeps_the_history(self, start: Start) -> None:
-        service = start()
-
-        def restore() -> None:
-            backup = back_up(service)
-            service.stop()
-            copy_over(backup, service)
-
-        self.same_history(service, restore)
 
     def test_the_history_of_the_command_is_kept_at_the_start(self, start: Start) -> None:
         service = start()
@@ -184,14 +177,3 @@ class TestNotRestored:
                 assert history_of(client) in done.stdout
                 client.put(NODES[3], json=block(allowMerge=True)).raise_for_status()
                 service.stop()
-
-    def test_a_file_without_its_head_file_keeps_its_history(self, start: Start) -> None:
-        service = start()
-
-        def remove_head_file() -> None:
-            service.stop()
-            service.database.with_name("blocklist.db.head").unlink(missing_ok=True)
-            with closing(sqlite3.connect(service.database)) as database:
-                database.execute("PRAGMA user_version = 0")
-
-        self.same_history(service, remove_head_file)

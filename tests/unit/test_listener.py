@@ -131,22 +131,6 @@ def test_a_renewal_applies_its_new_role_url_and_lease() -> None:
     )
 
 
-@pytest.mark.parametrize(("empty", "acked"), [(False, None), (True, 20)])
-@pytest.mark.parametrize("after", [0, LEASE - 1, LEASE, 10 * LEASE])
-def test_a_new_session_takes_over_and_starts_from_the_whole_list(after: int, empty: bool, acked: int | None) -> None:
-    replaced = register(listener(), registration("s2"), now=NOW + after, revision=20, empty=empty)
-    assert (replaced.session, replaced.acked, replaced.former_sessions) == ("s2", acked, ("s1",))
-
-
-@pytest.mark.parametrize(("empty", "acked"), [(False, None), (True, 20)])
-@pytest.mark.parametrize("after", [LEASE, LEASE + 1, 10 * LEASE])
-def test_a_session_whose_lease_lapsed_starts_from_the_whole_list(after: int, empty: bool, acked: int | None) -> None:
-    back = register(listener(), registration(), now=NOW + after, revision=20, empty=empty)
-    assert (back.session, back.acked, back.former_sessions) == ("s1", acked, ())
-    assert back.is_live(NOW + after)
-    assert back.registration_key != listener().registration_key
-
-
 def test_a_session_that_was_taken_over_stays_fenced() -> None:
     replaced = register(listener(), registration("s2"), now=NOW, revision=7, empty=False)
     for now in (NOW, NOW + LEASE, NOW + 10 * LEASE):
@@ -154,18 +138,6 @@ def test_a_session_that_was_taken_over_stays_fenced() -> None:
             register(replaced, registration("s1"), now=now, revision=7, empty=True)
     with pytest.raises(FencedError):
         heartbeat(replaced, "s1", 7, now=NOW, revision=7)
-
-
-def test_the_last_sixteen_former_sessions_stay_fenced() -> None:
-    current: Listener | None = None
-    for number in range(MAX_FORMER_SESSIONS + 2):
-        current = register(current, registration(f"s{number}"), now=NOW, revision=7, empty=False)
-    assert current is not None
-    assert (MAX_FORMER_SESSIONS, current.former_sessions) == (16, tuple(f"s{n}" for n in range(1, 17)))
-    for number in range(1, 17):
-        with pytest.raises(FencedError):
-            register(current, registration(f"s{number}"), now=NOW, revision=7, empty=False)
-    assert register(current, registration("s0"), now=NOW, revision=7, empty=False).session == "s0"
 
 
 @pytest.mark.parametrize(("now", "live"), [(NOW, True), (NOW + LEASE - 1, True), (NOW + LEASE, False)])
