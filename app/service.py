@@ -23,7 +23,7 @@ from app.engine.handler import BlocklistHandler, LimitGuard
 from app.engine.list_view import LastChanges, ListView, SelectedLists, TableView
 from app.listeners.drift import DriftMonitor, ReplacementReleaser
 from app.listeners.operations import HeartbeatRecorder, ListenerRegistry
-from app.listeners.push import BatchCache, Pusher, ResourceManagerBarrier
+from app.listeners.push import Pusher
 from app.listeners.replication import ListenerReader, ListenerWriter, PushOwnership, UnsavedReports
 from app.listeners.reports import KnownNodes, ListenerQuota, NodesFile
 from app.listeners.state import ListenerDirectory, UsableNodes
@@ -121,10 +121,8 @@ class Service:
             ownership,
             heartbeats,
             self.feed,
-            BatchCache(self.feed, self.view),
-            ResourceManagerBarrier(self.directory),
+            self.view,
             self.callback_policy,
-            clock,
             heartbeat_seconds=settings.heartbeat.total_seconds(),
             on_duration=metrics.push_seconds.observe,
         )

@@ -172,10 +172,8 @@ class Pusher:
         ownership: PushOwnership,
         heartbeats: HeartbeatRecorder,
         feed: ChangeFeed,
-        batches: BatchCache,
-        barrier: ResourceManagerBarrier,
+        view: ListView,
         callback_policy: CallbackPolicy,
-        clock: Callable[[], int],
         *,
         heartbeat_seconds: float,
         on_duration: Callable[[float], None],
@@ -187,10 +185,10 @@ class Pusher:
         self._ownership = ownership
         self._heartbeats = heartbeats
         self._feed = feed
-        self._batches = batches
-        self._barrier = barrier
+        self._batches = BatchCache(feed, view)
+        self._barrier = ResourceManagerBarrier(directory)
         self._callback_policy = callback_policy
-        self._clock = clock
+        self._clock = view.clock
         self._heartbeat_seconds = heartbeat_seconds
         self._on_duration = on_duration
         self._tasks: dict[str, asyncio.Task[None]] = {}

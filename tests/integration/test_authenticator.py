@@ -28,6 +28,8 @@ from blocklist.wire.audit import Way
 from tests.integration.in_process import ManualClock
 from tests.integration.process import url_of
 
+pytestmark = pytest.mark.anyio
+
 NOBODY = Origin(way=Way.API)
 
 
@@ -101,91 +103,73 @@ def harness(tmp_path: Path) -> AuthHarness:
 
 
 class TestAuthenticator:
-    def test_a_token_is_valid_from_its_creation_to_its_end(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            made = await harness.create_token(end=harness.clock.now + 10)
-            credential = harness.authenticate_cached(made.text)
-            assert credential is not None
-            assert credential.principal == Principal("ann", Role.ADMIN)
-            harness.clock.now += 9
-            assert harness.authenticate_cached(made.text) is credential
-            harness.clock.now += 1
-            assert harness.authenticate_cached(made.text) is None
-            assert not credential.is_valid(harness.clock.now)
+    async def test_a_token_is_valid_from_its_creation_to_its_end(self, harness: AuthHarness) -> None:
+        made = await harness.create_token(end=harness.clock.now + 10)
+        credential = harness.authenticate_cached(made.text)
+        assert credential is not None
+        assert credential.principal == Principal("ann", Role.ADMIN)
+        harness.clock.now += 9
+        assert harness.authenticate_cached(made.text) is credential
+        harness.clock.now += 1
+        assert harness.authenticate_cached(made.text) is None
+        assert not credential.is_valid(harness.clock.now)
 
-        asyncio.run(scenario())
+    async def test_a_secret_with_one_wrong_character_is_refused(self, harness: AuthHarness) -> None:
+        text = (await harness.create_token()).text
+        for place in range(len(text)):
+            wrong = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
+            assert harness.authenticate_cached(wrong) is None, place
+        for wrong in (text[:-1], text + "A", text + " x", "", "blocklist_"):
+            assert harness.authenticate_cached(wrong) is None
 
-    def test_a_secret_with_one_wrong_character_is_refused(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            text = (await harness.create_token()).text
-            for place in range(len(text)):
-                wrong = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
-                assert harness.authenticate_cached(wrong) is None, place
-            for wrong in (text[:-1], text + "A", text + " x", "", "blocklist_"):
-                assert harness.authenticate_cached(wrong) is None
+    async def test_a_revoked_token_is_invalid_at_once_for_all_that_hold_it(self, harness: AuthHarness) -> None:
+        await harness.create_token()
+        made = await harness.create_token()
+        credential, stream = harness.authenticate_cached(made.text), FakeStream()
+        assert credential is not None
+        credential.streams.add(stream)
+        await harness.auth.revoke(made.token.id, NOBODY)
+        assert not credential.use(harness.clock.now)
+        assert harness.authenticate_cached(made.text) is None
+        assert stream.close_count == 1
+        with pytest.raises(UnauthorizedError):
+            await harness.auth.authenticate_token(made.text.encode())
 
-        asyncio.run(scenario())
+    async def test_another_replica_reads_new_and_revoked_tokens(self, harness: AuthHarness) -> None:
+        await harness.create_token()
+        made = await harness.create_token()
+        header = f"Bearer {made.text}".encode()
+        assert harness.other_replica.authenticate_cached(header) is None
+        await harness.other_replica.load()
+        assert harness.other_replica.authenticate_cached(header) is not None
+        await harness.auth.revoke(made.token.id, NOBODY)
+        await harness.other_replica.load()
+        assert harness.other_replica.authenticate_cached(header) is None
 
-    def test_a_revoked_token_is_invalid_at_once_for_all_that_hold_it(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            await harness.create_token()
-            made = await harness.create_token()
-            credential, stream = harness.authenticate_cached(made.text), FakeStream()
-            assert credential is not None
-            credential.streams.add(stream)
-            await harness.auth.revoke(made.token.id, NOBODY)
-            assert not credential.use(harness.clock.now)
-            assert harness.authenticate_cached(made.text) is None
-            assert stream.close_count == 1
-            with pytest.raises(UnauthorizedError):
-                await harness.auth.authenticate_token(made.text.encode())
-
-        asyncio.run(scenario())
-
-    def test_another_replica_reads_new_and_revoked_tokens(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            await harness.create_token()
-            made = await harness.create_token()
-            header = f"Bearer {made.text}".encode()
-            assert harness.other_replica.authenticate_cached(header) is None
-            await harness.other_replica.load()
-            assert harness.other_replica.authenticate_cached(header) is not None
-            await harness.auth.revoke(made.token.id, NOBODY)
-            await harness.other_replica.load()
-            assert harness.other_replica.authenticate_cached(header) is None
-
-        asyncio.run(scenario())
-
-    def test_the_last_admin_cannot_be_revoked(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            first = await harness.create_token()
-            await harness.create_token(Role.OPERATOR)
-            ended = await harness.create_token(end=harness.clock.now + 1)
-            harness.clock.now += 1
-            with pytest.raises(LastAdminError):
-                await harness.auth.revoke(first.token.id, NOBODY)
-            await harness.auth.revoke(ended.token.id, NOBODY)
-            await harness.create_token()
+    async def test_the_last_admin_cannot_be_revoked(self, harness: AuthHarness) -> None:
+        first = await harness.create_token()
+        await harness.create_token(Role.OPERATOR)
+        ended = await harness.create_token(end=harness.clock.now + 1)
+        harness.clock.now += 1
+        with pytest.raises(LastAdminError):
             await harness.auth.revoke(first.token.id, NOBODY)
-            with pytest.raises(NotFoundError):
-                await harness.auth.revoke("00000000", NOBODY)
+        await harness.auth.revoke(ended.token.id, NOBODY)
+        await harness.create_token()
+        await harness.auth.revoke(first.token.id, NOBODY)
+        with pytest.raises(NotFoundError):
+            await harness.auth.revoke("00000000", NOBODY)
 
-        asyncio.run(scenario())
-
-    def test_the_last_use_is_in_memory_until_it_is_saved(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            made = await harness.create_token()
-            assert [token.last_used_at for token in await harness.auth.tokens()] == [None]
-            harness.authenticate_cached(made.text)
-            used = harness.clock.now
-            assert [token.last_used_at for token in await harness.auth.tokens()] == [used]
-            assert [stored.token.last_used_at for stored in await harness.store.tokens.tokens()] == [None]
-            await harness.auth.save_used()
-            assert [stored.token.last_used_at for stored in await harness.store.tokens.tokens()] == [used]
-            await harness.store.tokens.save_used({made.token.id: used - 5})
-            assert [stored.token.last_used_at for stored in await harness.store.tokens.tokens()] == [used]
-
-        asyncio.run(scenario())
+    async def test_the_last_use_is_in_memory_until_it_is_saved(self, harness: AuthHarness) -> None:
+        made = await harness.create_token()
+        assert [token.last_used_at for token in await harness.auth.tokens()] == [None]
+        harness.authenticate_cached(made.text)
+        used = harness.clock.now
+        assert [token.last_used_at for token in await harness.auth.tokens()] == [used]
+        assert [stored.token.last_used_at for stored in await harness.store.tokens.tokens()] == [None]
+        await harness.auth.save_used()
+        assert [stored.token.last_used_at for stored in await harness.store.tokens.tokens()] == [used]
+        await harness.store.tokens.save_used({made.token.id: used - 5})
+        assert [stored.token.last_used_at for stored in await harness.store.tokens.tokens()] == [used]
 
     def test_neither_a_token_nor_a_cookie_is_in_the_database(self, harness: AuthHarness, tmp_path: Path) -> None:
         async def scenario() -> tuple[str, str]:
@@ -204,101 +188,78 @@ HERE = "10.0.0.9"
 
 
 class TestSessions:
-    def test_a_session_is_found_by_its_cookie_on_any_replica(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            made = await harness.create_token(Role.OPERATOR)
-            cookie, session = await harness.sessions.create(made.text, HERE)
-            assert session.principal == Principal("ann", Role.OPERATOR)
-            await harness.other_replica.load()
-            elsewhere = Sessions(harness.other_replica, harness.store.tokens, harness.clock)
-            found = await elsewhere.find(cookie, HERE)
-            assert found is not None
-            assert (found.principal, found.csrf) == (session.principal, session.csrf)
-            assert await elsewhere.find(cookie + "x", HERE) is None
-            assert await elsewhere.find("", HERE) is None
+    async def test_a_session_is_found_by_its_cookie_on_any_replica(self, harness: AuthHarness) -> None:
+        made = await harness.create_token(Role.OPERATOR)
+        cookie, session = await harness.sessions.create(made.text, HERE)
+        assert session.principal == Principal("ann", Role.OPERATOR)
+        await harness.other_replica.load()
+        elsewhere = Sessions(harness.other_replica, harness.store.tokens, harness.clock)
+        found = await elsewhere.find(cookie, HERE)
+        assert found is not None
+        assert (found.principal, found.csrf) == (session.principal, session.csrf)
+        assert await elsewhere.find(cookie + "x", HERE) is None
+        assert await elsewhere.find("", HERE) is None
 
-        asyncio.run(scenario())
-
-    def test_each_session_has_its_own_csrf_value_which_cannot_be_derived_from_the_cookie(
+    async def test_each_session_has_its_own_csrf_value_which_cannot_be_derived_from_the_cookie(
         self, harness: AuthHarness
     ) -> None:
         """Every server on the host gets the cookie: a value that follows from it would be known to them, too."""
+        made = await harness.create_token()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("secrets.token_urlsafe", lambda _: "the same cookie")
+            (cookie, one) = await harness.sessions.create(made.text, HERE)
+            await harness.sessions.end(cookie)
+            (again, other) = await harness.sessions.create(made.text, HERE)
+        assert cookie == again
+        assert one.csrf != other.csrf
 
-        async def scenario() -> None:
-            made = await harness.create_token()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("secrets.token_urlsafe", lambda _: "the same cookie")
-                (cookie, one) = await harness.sessions.create(made.text, HERE)
-                await harness.sessions.end(cookie)
-                (again, other) = await harness.sessions.create(made.text, HERE)
-            assert cookie == again
-            assert one.csrf != other.csrf
+    async def test_its_cookie_is_worth_nothing_at_another_address(self, harness: AuthHarness) -> None:
+        made = await harness.create_token()
+        cookie, _ = await harness.sessions.create(made.text, HERE)
+        assert await harness.sessions.find(cookie, "10.0.0.10") is None
+        fresh = Sessions(harness.auth, harness.store.tokens, harness.clock)
+        assert await fresh.find(cookie, "10.0.0.10") is None
+        assert await fresh.find(cookie, HERE) is not None
 
-        asyncio.run(scenario())
-
-    def test_its_cookie_is_worth_nothing_at_another_address(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            made = await harness.create_token()
-            cookie, _ = await harness.sessions.create(made.text, HERE)
-            assert await harness.sessions.find(cookie, "10.0.0.10") is None
-            fresh = Sessions(harness.auth, harness.store.tokens, harness.clock)
-            assert await fresh.find(cookie, "10.0.0.10") is None
-            assert await fresh.find(cookie, HERE) is not None
-
-        asyncio.run(scenario())
-
-    def test_a_replica_that_does_not_know_its_token_yet_does_not_let_it_do_more(self, harness: AuthHarness) -> None:
+    async def test_a_replica_that_does_not_know_its_token_yet_does_not_let_it_do_more(
+        self, harness: AuthHarness
+    ) -> None:
         """As behind a pooler without notifications."""
+        await harness.other_replica.load()
+        made = await harness.create_token(Role.OPERATOR, owners=("maintenance",))
+        cookie, _ = await harness.sessions.create(made.text, HERE)
+        elsewhere = Sessions(harness.other_replica, harness.store.tokens, harness.clock)
+        early = await elsewhere.find(cookie, HERE)
+        assert early is None or early.principal.owners == ("maintenance",)
+        await harness.other_replica.load()
+        found = await elsewhere.find(cookie, HERE)
+        assert found is not None
+        assert found.principal.owners == ("maintenance",)
 
-        async def scenario() -> None:
-            await harness.other_replica.load()
-            made = await harness.create_token(Role.OPERATOR, owners=("maintenance",))
-            cookie, _ = await harness.sessions.create(made.text, HERE)
-            elsewhere = Sessions(harness.other_replica, harness.store.tokens, harness.clock)
-            early = await elsewhere.find(cookie, HERE)
-            assert early is None or early.principal.owners == ("maintenance",)
-            await harness.other_replica.load()
-            found = await elsewhere.find(cookie, HERE)
-            assert found is not None
-            assert found.principal.owners == ("maintenance",)
+    async def test_it_expires_after_12_hours_or_with_its_token(self, harness: AuthHarness) -> None:
+        short, _ = await harness.sessions.create((await harness.create_token(end=harness.clock.now + 10)).text, HERE)
+        long, _ = await harness.sessions.create((await harness.create_token()).text, HERE)
+        harness.clock.now += 10
+        assert await harness.sessions.find(short, HERE) is None
+        harness.clock.now += LIFETIME_MS - 11
+        assert await harness.sessions.find(long, HERE) is not None
+        harness.clock.now += 1
+        assert await harness.sessions.find(long, HERE) is None
 
-        asyncio.run(scenario())
+    async def test_it_ends_by_itself_and_with_its_token(self, harness: AuthHarness) -> None:
+        await harness.create_token()
+        made = await harness.create_token()
+        (one, _), (other, session) = [await harness.sessions.create(made.text, HERE) for _ in range(2)]
+        await harness.sessions.end(one)
+        assert await harness.sessions.find(one, HERE) is None
+        assert await harness.sessions.find(other, HERE) is not None
+        stream = FakeStream()
+        session.streams.add(stream)
+        await harness.auth.revoke(made.token.id, NOBODY)
+        assert await harness.sessions.find(other, HERE) is None
+        assert stream.close_count == 1
 
-    def test_it_expires_after_12_hours_or_with_its_token(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            short, _ = await harness.sessions.create(
-                (await harness.create_token(end=harness.clock.now + 10)).text, HERE
-            )
-            long, _ = await harness.sessions.create((await harness.create_token()).text, HERE)
-            harness.clock.now += 10
-            assert await harness.sessions.find(short, HERE) is None
-            harness.clock.now += LIFETIME_MS - 11
-            assert await harness.sessions.find(long, HERE) is not None
-            harness.clock.now += 1
-            assert await harness.sessions.find(long, HERE) is None
-
-        asyncio.run(scenario())
-
-    def test_it_ends_by_itself_and_with_its_token(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            await harness.create_token()
-            made = await harness.create_token()
-            (one, _), (other, session) = [await harness.sessions.create(made.text, HERE) for _ in range(2)]
-            await harness.sessions.end(one)
-            assert await harness.sessions.find(one, HERE) is None
-            assert await harness.sessions.find(other, HERE) is not None
-            stream = FakeStream()
-            session.streams.add(stream)
-            await harness.auth.revoke(made.token.id, NOBODY)
-            assert await harness.sessions.find(other, HERE) is None
-            assert stream.close_count == 1
-
-        asyncio.run(scenario())
-
-    def test_an_invalid_token_creates_no_session(self, harness: AuthHarness) -> None:
-        async def scenario() -> None:
-            for text in ("", "x", generate_token().text, "a.b.c", "\ud800"):
-                with pytest.raises(UnauthorizedError):
-                    await harness.sessions.create(text, HERE)
-
-        asyncio.run(scenario())
+    async def test_an_invalid_token_creates_no_session(self, harness: AuthHarness) -> None:
+        for text in ("", "x", generate_token().text, "a.b.c", "\ud800"):
+            with pytest.raises(UnauthorizedError):
+                await harness.sessions.create(text, HERE)

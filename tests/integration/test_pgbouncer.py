@@ -17,6 +17,8 @@ from tests.integration.test_postgresql import blocks
 from tests.pgbouncer import pgbouncer
 from tests.postgres import PASSWORD, PostgresServer
 
+pytestmark = pytest.mark.anyio
+
 _LEFT = """
 SELECT current_setting('lock_timeout'), current_setting('statement_timeout'), current_setting('synchronous_commit'),
        current_setting('idle_in_transaction_session_timeout'), current_setting('default_transaction_isolation'),
@@ -81,7 +83,7 @@ def test_connections_that_are_ended_while_they_are_idle_fail_nothing(
         asyncio.run(use(postgres.url(empty_database).replace(f":{postgres.port}/", f":{proxy.port}/"), proxy))
 
 
-def test_defaults_of_the_database_change_nothing(postgres: PostgresServer, empty_database: str) -> None:
+async def test_defaults_of_the_database_change_nothing(postgres: PostgresServer, empty_database: str) -> None:
     url = postgres.url(empty_database)
     postgres.execute(f'ALTER DATABASE "{empty_database}" SET array_nulls = off')
     timeouts = postgres.execute(
@@ -91,17 +93,14 @@ def test_defaults_of_the_database_change_nothing(postgres: PostgresServer, empty
         postgres.execute(f"ALTER DATABASE \"{empty_database}\" SET {timeout} = '30ms'")
     migrate(url)
 
-    async def use() -> None:
-        store = make_store(url, "here", 5.0, unix_millis)
-        history = (await store.open()).snapshot.history
-        await store.commit(blocks("n", after=0), after=0, history=history)
-        async with store.locked(1):
-            await asyncio.sleep(0.1)
-            await store.commit(blocks("locked", after=1), after=1, history=history)
-        assert (await store.load()).snapshot.revision == 2
-        await store.close()
-
-    asyncio.run(use())
+    store = make_store(url, "here", 5.0, unix_millis)
+    history = (await store.open()).snapshot.history
+    await store.commit(blocks("n", after=0), after=0, history=history)
+    async with store.locked(1):
+        await asyncio.sleep(0.1)
+        await store.commit(blocks("locked", after=1), after=1, history=history)
+    assert (await store.load()).snapshot.revision == 2
+    await store.close()
 
 
 def test_a_pooler_is_told_from_a_server(url: str, postgres: PostgresServer, empty_database: str) -> None:

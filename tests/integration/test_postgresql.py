@@ -33,7 +33,8 @@ ODD: Final = (
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_any_text_survives_a_commit(database_url: str, locked: bool) -> None:
+@pytest.mark.anyio
+async def test_any_text_survives_a_commit(database_url: str, locked: bool) -> None:
     changes = []
     for revision, odd in enumerate(ODD, start=1):
         node = BlockedNode(id=f"n{revision}", action=BlockAction.MARK_BLOCKED, start=-(2**62), end=PERMANENT, cause=odd)
@@ -49,18 +50,15 @@ def test_any_text_survives_a_commit(database_url: str, locked: bool) -> None:
         )
         changes.append(change)
 
-    async def commit_and_reload() -> None:
-        store = make_store(database_url, "here", 5.0, unix_millis)
-        history = (await store.open()).snapshot.history
-        async with store.locked(0) if locked else nullcontext():
-            await store.commit(changes, after=0, history=history)
-        assert await store.changes(0) == changes
-        await store.close()
-        again = make_store(database_url, "there", 5.0, unix_millis)
-        assert (await again.open()).snapshot.nodes == {change.node.id: change.node for change in changes}
-        await again.close()
-
-    asyncio.run(commit_and_reload())
+    store = make_store(database_url, "here", 5.0, unix_millis)
+    history = (await store.open()).snapshot.history
+    async with store.locked(0) if locked else nullcontext():
+        await store.commit(changes, after=0, history=history)
+    assert await store.changes(0) == changes
+    await store.close()
+    again = make_store(database_url, "there", 5.0, unix_millis)
+    assert (await again.open()).snapshot.nodes == {change.node.id: change.node for change in changes}
+    await again.close()
 
 
 async def open_stores(database_url: str, seconds: float, *names: str) -> tuple[str, list[Store]]:
@@ -75,66 +73,61 @@ async def close(*stores: Store) -> None:
         await store.close()
 
 
-def test_a_replica_that_has_locked_the_log_commits_first(database_url: str) -> None:
-    async def scenario() -> None:
-        history, (own, other) = await open_stores(database_url, 30.0, "own", "other")
-        await other.commit(blocks("a", after=0), after=0, history=history)
-        async with own.locked(0) as tail:
-            assert (tail.revision, [change.node.id for change in tail.changes]) == (1, ["a"])
-            overtaking = asyncio.create_task(other.commit(blocks("b", after=1), after=1, history=history))
-            await asyncio.sleep(0.2)
-            await own.commit(blocks("c", after=1), after=1, history=history)
-        with pytest.raises(StaleError):
-            await overtaking
-        assert [change.node.id for change in await other.changes(0)] == ["a", "c"]
-        await own.commit(blocks("d", after=2), after=2, history=history)
-        await close(own, other)
-
-    asyncio.run(scenario())
+@pytest.mark.anyio
+async def test_a_replica_that_has_locked_the_log_commits_first(database_url: str) -> None:
+    history, (own, other) = await open_stores(database_url, 30.0, "own", "other")
+    await other.commit(blocks("a", after=0), after=0, history=history)
+    async with own.locked(0) as tail:
+        assert (tail.revision, [change.node.id for change in tail.changes]) == (1, ["a"])
+        overtaking = asyncio.create_task(other.commit(blocks("b", after=1), after=1, history=history))
+        await asyncio.sleep(0.2)
+        await own.commit(blocks("c", after=1), after=1, history=history)
+    with pytest.raises(StaleError):
+        await overtaking
+    assert [change.node.id for change in await other.changes(0)] == ["a", "c"]
+    await own.commit(blocks("d", after=2), after=2, history=history)
+    await close(own, other)
 
 
-def test_a_lock_is_released_without_a_commit(database_url: str) -> None:
-    async def scenario() -> None:
-        history, (own, other) = await open_stores(database_url, 30.0, "own", "other")
+@pytest.mark.anyio
+async def test_a_lock_is_released_without_a_commit(database_url: str) -> None:
+    history, (own, other) = await open_stores(database_url, 30.0, "own", "other")
+    async with own.locked(0):
+        await own.commit([], after=0, history=history)
+    await other.commit(blocks("a", after=0), after=0, history=history)
+
+    async def lose() -> None:
         async with own.locked(0):
-            await own.commit([], after=0, history=history)
-        await other.commit(blocks("a", after=0), after=0, history=history)
+            await own.commit(blocks("b", after=0), after=0, history=history)
 
-        async def lose() -> None:
-            async with own.locked(0):
-                await own.commit(blocks("b", after=0), after=0, history=history)
-
-        with pytest.raises(StaleError):
-            await lose()
-        await other.commit(blocks("b", after=1), after=1, history=history)
-        await close(own, other)
-
-    asyncio.run(scenario())
+    with pytest.raises(StaleError):
+        await lose()
+    await other.commit(blocks("b", after=1), after=1, history=history)
+    await close(own, other)
 
 
-def test_a_replica_that_stalls_with_the_log_locked_does_not_stop_another(database_url: str) -> None:
-    async def scenario() -> None:
-        history, (own, other) = await open_stores(database_url, 3.0, "own", "other")
+@pytest.mark.anyio
+async def test_a_replica_that_stalls_with_the_log_locked_does_not_stop_another(database_url: str) -> None:
+    history, (own, other) = await open_stores(database_url, 3.0, "own", "other")
 
-        async def stall() -> None:
-            async with own.locked(0):
-                await other.commit(blocks("a", after=0), after=0, history=history)
-                await own.commit(blocks("b", after=0), after=0, history=history)
+    async def stall() -> None:
+        async with own.locked(0):
+            await other.commit(blocks("a", after=0), after=0, history=history)
+            await own.commit(blocks("b", after=0), after=0, history=history)
 
-        with pytest.raises(StaleError):
-            await stall()
-        assert [change.node.id for change in await other.changes(0)] == ["a"]
-        # The database has not failed: the next commit is not refused.
-        await own.commit(blocks("b", after=1), after=1, history=history)
-        await close(own, other)
-
-    asyncio.run(scenario())
+    with pytest.raises(StaleError):
+        await stall()
+    assert [change.node.id for change in await other.changes(0)] == ["a"]
+    # The database has not failed: the next commit is not refused.
+    await own.commit(blocks("b", after=1), after=1, history=history)
+    await close(own, other)
 
 
 # Behind PgBouncer the driver receives the end of the session as a second result of COMMIT, which proves nothing.
 @pytest.mark.databases("postgresql")
 @pytest.mark.parametrize("rows", [1, 2], ids=["a row", "several rows, in a pipeline"])
-def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str, rows: int) -> None:
+@pytest.mark.anyio
+async def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str, rows: int) -> None:
     begun = 0
 
     def stalls_at_first(connection: Connection) -> None:
@@ -149,15 +142,12 @@ def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str
         found: int = connection.execute(select(current_version())).scalar_one()
         return found
 
-    async def scenario() -> None:
-        _, [own] = await open_stores(database_url, 30.0, "own")
-        before = await own.read(version)
-        await own.write(stalls_at_first)
-        assert begun >= 2  # More if this process does not run for so long, as others need the machine.
-        assert await own.read(version) == before + 1
-        await own.close()
-
-    asyncio.run(scenario())
+    _, [own] = await open_stores(database_url, 30.0, "own")
+    before = await own.read(version)
+    await own.write(stalls_at_first)
+    assert begun >= 2  # More if this process does not run for so long, as others need the machine.
+    assert await own.read(version) == before + 1
+    await own.close()
 
 
 def blocks(*node_ids: str, after: int) -> list[Change]:
@@ -172,31 +162,27 @@ def blocks(*node_ids: str, after: int) -> list[Change]:
 # Deadlines on connections to PostgreSQL.
 
 
-def test_an_answer_after_the_deadline_is_a_timeout(database_url: str) -> None:
-    async def ask() -> None:
-        connection = await connect_async(database_url)
-        with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"), deadline(0.1, connection):
-            await connection.execute("SELECT pg_sleep(60)")
-        with pytest.raises(psycopg.OperationalError):
-            await connection.execute("SELECT 1")
-        await connection.close()
-
-    asyncio.run(ask())
-
-
-def test_an_answer_received_while_the_process_was_paused_is_used(database_url: str) -> None:
-    async def ask() -> None:
-        connection = await connect_async(database_url)
-        with deadline(0.1, connection):
-            asked = asyncio.create_task(connection.execute("SELECT 1"))
-            await asyncio.sleep(0)
-            # As if the process was paused, or the machine was busy.
-            time.sleep(0.5)  # noqa: ASYNC251
-            assert await (await asked).fetchone() == (1,)
+@pytest.mark.anyio
+async def test_an_answer_after_the_deadline_is_a_timeout(database_url: str) -> None:
+    connection = await connect_async(database_url)
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"), deadline(0.1, connection):
+        await connection.execute("SELECT pg_sleep(60)")
+    with pytest.raises(psycopg.OperationalError):
         await connection.execute("SELECT 1")
-        await connection.close()
+    await connection.close()
 
-    asyncio.run(ask())
+
+@pytest.mark.anyio
+async def test_an_answer_received_while_the_process_was_paused_is_used(database_url: str) -> None:
+    connection = await connect_async(database_url)
+    with deadline(0.1, connection):
+        asked = asyncio.create_task(connection.execute("SELECT 1"))
+        await asyncio.sleep(0)
+        # As if the process was paused, or the machine was busy.
+        time.sleep(0.5)  # noqa: ASYNC251
+        assert await (await asked).fetchone() == (1,)
+    await connection.execute("SELECT 1")
+    await connection.close()
 
 
 # Notifications of other replicas: neither a callback that raises nor an unknown topic ends them.
@@ -230,31 +216,27 @@ async def receiving(
 
 
 @pytest.mark.databases("postgresql")
-def test_a_callback_that_raises_does_not_stop_the_others(database_url: str) -> None:
-    async def scenario() -> None:
-        tokens = asyncio.Event()
-        callbacks = {Topic.CHANGES: fail, Topic.LISTENERS: fail, Topic.TOKENS: tokens.set}
-        await receiving(database_url, callbacks, [], tokens)
-
-    asyncio.run(scenario())
+@pytest.mark.anyio
+async def test_a_callback_that_raises_does_not_stop_the_others(database_url: str) -> None:
+    tokens = asyncio.Event()
+    callbacks = {Topic.CHANGES: fail, Topic.LISTENERS: fail, Topic.TOKENS: tokens.set}
+    await receiving(database_url, callbacks, [], tokens)
 
 
 @pytest.mark.databases("postgresql")
-def test_a_topic_of_a_later_version_is_ignored(database_url: str) -> None:
-    async def scenario() -> None:
-        listeners = asyncio.Event()
-        counted = 0
+@pytest.mark.anyio
+async def test_a_topic_of_a_later_version_is_ignored(database_url: str) -> None:
+    listeners = asyncio.Event()
+    counted = 0
 
-        def count() -> None:
-            nonlocal counted
-            counted += 1
-            if counted > 2:  # the first is that of the first poll
-                listeners.set()
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+        if counted > 2:  # the first is that of the first poll
+            listeners.set()
 
-        callbacks = {Topic.CHANGES: lambda: None, Topic.LISTENERS: count, Topic.TOKENS: lambda: None}
-        await receiving(database_url, callbacks, ["weather another", "listeners another"], listeners)
-
-    asyncio.run(scenario())
+    callbacks = {Topic.CHANGES: lambda: None, Topic.LISTENERS: count, Topic.TOKENS: lambda: None}
+    await receiving(database_url, callbacks, ["weather another", "listeners another"], listeners)
 
 
 # A replica that stalls at any moment, such as a paused container, must not keep locks that others wait for.

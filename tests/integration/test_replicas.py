@@ -164,8 +164,7 @@ class TestWatching:
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(one.put, url, json=block(), headers={"Prefer": "wait=60"})
             wait_until(lambda: other.get(url).status_code == 200)
-            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
-            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+            begin_new_history(restartable_replicas)
             wait_until(lambda: one.get("/blocklist").headers["blocklist-history"] != history)
             revision = revision_of(one.get("/blocklist"))
             old = heartbeat(one, "etl", ackedRevision=revision, history=history)
@@ -188,8 +187,7 @@ class TestWatching:
         with ExitStack() as stack:
             streams = [stack.enter_context(watching(client)) for client in restartable_replicas.clients]
             firsts = [next_events(events, 1)[0] for events in streams]
-            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
-            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+            begin_new_history(restartable_replicas)
             for events in streams:
                 assert list(events)[-1].event == "bye"
         wait_until_equal(restartable_replicas.clients)
@@ -213,8 +211,7 @@ class TestWatching:
         with restartable_replicas.processes[0].paused():
             other.delete(url).raise_for_status()
             expected = other.get(f"{url}/claims").json()["dismissed"]
-            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
-            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+            begin_new_history(restartable_replicas)
         wait_until_equal(restartable_replicas.clients)
         assert one.get(f"{url}/claims").json()["dismissed"] == expected != []
 
@@ -233,8 +230,7 @@ class TestWatching:
             for name in names:  # Evidence counts for a minute after the last report.
                 heartbeat(other, name, evidence=evidence)
             unblock(other, node_id)
-            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
-            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+            begin_new_history(restartable_replicas)
         wait_until_equal(restartable_replicas.clients)
         for client in (one, other):
             found = [it for it in client.get("/evidence").json()["evidence"] if it["node"] == node_id]
@@ -247,6 +243,10 @@ def test_concurrent_migrations_create_the_tables_once(postgres: PostgresServer, 
         done = list(pool.map(lambda _: run_app("migrate", env=environment(database_url=url)), range(3)))
     assert [one.returncode for one in done] == [0, 0, 0], done
     postgres.drop("together")
+
+
+def begin_new_history(replicas: Replicas) -> None:
+    assert run_app("new-history", env=replicas.processes[0].environment()).returncode == 0
 
 
 def _write(clients: Sequence[httpx.Client], number: int) -> list[tuple[int, str, str]]:

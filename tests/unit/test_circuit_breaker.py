@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 
@@ -16,6 +15,8 @@ from app.store.database import CircuitBreaker, to_unavailable
 from app.store.postgresql import PostgresStore
 from blocklist.model.errors import UnavailableError
 from tests.integration.process import free_port
+
+pytestmark = pytest.mark.anyio
 
 LOST = psycopg.OperationalError('connection to server at "10.0.0.7" failed: server closed the connection')
 FULL = errors.DiskFull('could not extend file "base/5/1259": No space left on device\nHINT:  Check free disk space.')
@@ -156,12 +157,9 @@ def test_clients_get_the_reason(error: Exception, word: str) -> None:
     assert word in to_unavailable(error).detail
 
 
-def test_an_operation_on_postgresql_that_fails_opens_the_breaker() -> None:
-    async def ask() -> None:
-        store = PostgresStore(lambda: f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
-        with pytest.raises(UnavailableError):
-            await store.tail(0)
-        assert store.breaker.is_open
-        await store.close()
-
-    asyncio.run(ask())
+async def test_an_operation_on_postgresql_that_fails_opens_the_breaker() -> None:
+    store = PostgresStore(lambda: f"postgresql://u:p@127.0.0.1:{free_port()}/blocklist", "replica", 5.0, lambda: 0)
+    with pytest.raises(UnavailableError):
+        await store.tail(0)
+    assert store.breaker.is_open
+    await store.close()

@@ -14,6 +14,8 @@ from uvicorn.server import ServerState
 from app.http import connection
 from app.http.connection import PIECES_PER_TURN, ConnectionLimits, HttpConnection
 
+pytestmark = pytest.mark.anyio
+
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -88,26 +90,23 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_what_comes_behind_a_request_stays_bytes_until_it_has_its_response() -> None:
-    async def scenario() -> None:
-        opened, transport = connect(app := App())
-        for _ in range(2):
-            # Between the two the application, which waits for its client to disconnect, has resumed reading.
-            opened.data_received(GET * 500)
-            await asyncio.sleep(0.01)
-        assert app.begun == 1
-        assert opened._limits.unfinished_bytes == len(GET) * 999
-        assert not transport.reading
-        app.may_go_on.set()
-        await until(lambda: len(app.bodies) == 1000)
-        await until(lambda: transport.reading)
-        assert transport.written.count(b"HTTP/1.1 204 ") == 1000
-        assert opened._limits.unfinished_bytes == 0
-
-    asyncio.run(scenario())
+async def test_what_comes_behind_a_request_stays_bytes_until_it_has_its_response() -> None:
+    opened, transport = connect(app := App())
+    for _ in range(2):
+        # Between the two the application, which waits for its client to disconnect, has resumed reading.
+        opened.data_received(GET * 500)
+        await asyncio.sleep(0.01)
+    assert app.begun == 1
+    assert opened._limits.unfinished_bytes == len(GET) * 999
+    assert not transport.reading
+    app.may_go_on.set()
+    await until(lambda: len(app.bodies) == 1000)
+    await until(lambda: transport.reading)
+    assert transport.written.count(b"HTTP/1.1 204 ") == 1000
+    assert opened._limits.unfinished_bytes == 0
 
 
-def test_a_response_is_written_as_a_whole_and_in_order() -> None:
+async def test_a_response_is_written_as_a_whole_and_in_order() -> None:
     """A proxy that has passed on the head of a replica cannot ask another one if this is killed before the body."""
 
     async def app(scope: Any, _: Any, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -117,42 +116,35 @@ def test_a_response_is_written_as_a_whole_and_in_order() -> None:
             await asyncio.sleep(0.01)
         await send({"type": "http.response.body", "body": b"ok"})
 
-    async def scenario() -> None:
-        opened, transport = connect(app)
-        head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
-        opened.data_received(GET.replace(b"GET", b"HEAD") + GET + GET.replace(b"/ ", b"/late ", 1))
-        await until(lambda: len(transport.writes) == 4)
-        assert transport.writes == [head, head + b"ok", head, b"ok"]
-
-    asyncio.run(scenario())
+    opened, transport = connect(app)
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+    opened.data_received(GET.replace(b"GET", b"HEAD") + GET + GET.replace(b"/ ", b"/late ", 1))
+    await until(lambda: len(transport.writes) == 4)
+    assert transport.writes == [head, head + b"ok", head, b"ok"]
 
 
 @pytest.mark.parametrize("cut", [1, 7, 100_000])
-def test_tiny_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+async def test_tiny_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
     """Four clients without credentials that sent them kept all others waiting for seconds."""
+    opened, transport = connect(app := App())
+    app.may_go_on.set()
+    parsed = 0
 
-    async def scenario() -> None:
-        opened, transport = connect(app := App())
-        app.may_go_on.set()
-        parsed = 0
+    def on_body(body: bytes) -> None:
+        nonlocal parsed
+        parsed += len(body)
+        type(opened).__base__.on_body(opened, body)  # type: ignore[union-attr]
 
-        def on_body(body: bytes) -> None:
-            nonlocal parsed
-            parsed += len(body)
-            type(opened).__base__.on_body(opened, body)  # type: ignore[union-attr]
-
-        monkeypatch.setattr(HttpConnection, "on_body", lambda _, body: on_body(body))
-        sent = CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n" + GET
-        for begin in range(0, len(sent), cut):
-            before = parsed
-            opened.data_received(sent[begin : begin + cut])
-            assert parsed - before <= PIECES_PER_TURN
-            await asyncio.sleep(0)
-        await until(lambda: len(app.bodies) == 2)
-        assert app.bodies == [b"x" * 5000, b""]
-        await until(lambda: transport.reading)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(HttpConnection, "on_body", lambda _, body: on_body(body))
+    sent = CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n" + GET
+    for begin in range(0, len(sent), cut):
+        before = parsed
+        opened.data_received(sent[begin : begin + cut])
+        assert parsed - before <= PIECES_PER_TURN
+        await asyncio.sleep(0)
+    await until(lambda: len(app.bodies) == 2)
+    assert app.bodies == [b"x" * 5000, b""]
+    await until(lambda: transport.reading)
 
 
 @pytest.mark.parametrize(
@@ -177,19 +169,16 @@ def test_a_body_ends_where_the_parser_ends_it(body: bytes, behind: bytes) -> Non
         asyncio.run(scenario(cut))
 
 
-def test_beyond_the_limit_the_oldest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr(connection, "MAX_UNFINISHED_BYTES", 100)
-        old, old_transport = connect(App())
-        new, new_transport = connect(App())
-        new._limits = old._limits
-        old.data_received(b"GET / HTTP/1.1\r\nX: " + b"x" * 50)
-        new.data_received(b"GET / HTTP/1.1\r\nX: " + b"x" * 50)
-        assert (old_transport.closed, new_transport.closed) == (True, False)
-        assert old_transport.written.startswith(b"HTTP/1.1 503 ")
-        assert new._limits.unfinished_bytes == 69
-
-    asyncio.run(scenario())
+async def test_beyond_the_limit_the_oldest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MAX_UNFINISHED_BYTES", 100)
+    old, old_transport = connect(App())
+    new, new_transport = connect(App())
+    new._limits = old._limits
+    old.data_received(b"GET / HTTP/1.1\r\nX: " + b"x" * 50)
+    new.data_received(b"GET / HTTP/1.1\r\nX: " + b"x" * 50)
+    assert (old_transport.closed, new_transport.closed) == (True, False)
+    assert old_transport.written.startswith(b"HTTP/1.1 503 ")
+    assert new._limits.unfinished_bytes == 69
 
 
 def test_requests_are_begun_one_in_a_turn_and_those_of_each_client_alternately() -> None:
@@ -233,41 +222,33 @@ def test_requests_are_begun_one_in_a_turn_and_those_of_each_client_alternately()
     asyncio.run(scenario())
 
 
-def test_connections_are_accepted_before_the_next_request_is_begun() -> None:
+async def test_connections_are_accepted_before_the_next_request_is_begun() -> None:
     """A turn of uvloop accepts one: a health check would wait behind all that were opened before it."""
-
-    async def scenario() -> None:
-        app, limits = App(), ConnectionLimits(1000)
-        for _ in range(2):
-            connect(app, limits)[0].data_received(GET)
-        for _ in range(5):
-            await asyncio.sleep(0)
-            connect(app, limits)
-        assert app.begun == 1
-        await until(lambda: app.begun == 2)
-        # Not for ever.
-        for _ in range(2):
-            connect(app, limits)[0].data_received(GET)
-        deadline = time.monotonic() + 30
-        while app.begun < 4 and time.monotonic() < deadline:
-            await asyncio.sleep(0)
-            limits.turns.accept()
-        assert app.begun == 4
-        app.may_go_on.set()
-
-    asyncio.run(scenario())
+    app, limits = App(), ConnectionLimits(1000)
+    for _ in range(2):
+        connect(app, limits)[0].data_received(GET)
+    for _ in range(5):
+        await asyncio.sleep(0)
+        connect(app, limits)
+    assert app.begun == 1
+    await until(lambda: app.begun == 2)
+    # Not for ever.
+    for _ in range(2):
+        connect(app, limits)[0].data_received(GET)
+    deadline = time.monotonic() + 30
+    while app.begun < 4 and time.monotonic() < deadline:
+        await asyncio.sleep(0)
+        limits.turns.accept()
+    assert app.begun == 4
+    app.may_go_on.set()
 
 
 @pytest.mark.parametrize(
     "target", [b"http://localhost", b"http://localhost?x", b"http://a:b/c", b"file:///c", b"http://[::/c"]
 )
-def test_a_target_that_is_no_path_gets_400(target: bytes) -> None:
+async def test_a_target_that_is_no_path_gets_400(target: bytes) -> None:
     """The connection was closed without a response."""
-
-    async def scenario() -> None:
-        opened, transport = connect(App())
-        opened.data_received(GET.replace(b"/ ", target + b" ", 1))
-        assert transport.written.startswith(b"HTTP/1.1 400 ")
-        assert transport.closed
-
-    asyncio.run(scenario())
+    opened, transport = connect(App())
+    opened.data_received(GET.replace(b"/ ", target + b" ", 1))
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
+    assert transport.closed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import pytest
 
 from app.listeners.reports import MAX_HOSTS, MAX_LISTENERS, MAX_REFUSED, LastReports
 from blocklist.model.listener import EMPTY_REPORT, Report
 from blocklist.model.node import TaskCount
 from tests.unit.test_listener_directory import job_master, new_directory
+
+pytestmark = pytest.mark.anyio
 
 
 def test_the_nodes_with_most_tasks_are_kept() -> None:
@@ -43,22 +45,19 @@ def test_a_listener_that_reported_nothing_leaves_nothing() -> None:
     assert reports.get("jm") is None
 
 
-def test_it_is_kept_from_the_lapse_until_the_listener_leaves_or_registers_again() -> None:
-    async def scenario() -> None:
-        _, _, directory, _ = new_directory()
-        report = Report(task_managers={"tm": "n1"}, running_tasks={"tm": 2})
-        for registers_again in (False, True):
-            directory.add(entry := job_master())
-            directory.apply_report(entry, report, 0)
-            assert directory.last_reports.get(entry.id) is None
-            directory.expire(entry)
-            kept = directory.last_reports.get(entry.id)
-            assert kept is not None
-            assert [(host.node, host.tasks.known) for host in kept.hosts] == [("n1", 2)]
-            if registers_again:
-                directory.add(job_master())
-            else:
-                directory.remove(entry.id)
-            assert len(directory.last_reports) == 0
-
-    asyncio.run(scenario())
+async def test_it_is_kept_from_the_lapse_until_the_listener_leaves_or_registers_again() -> None:
+    _, _, directory, _ = new_directory()
+    report = Report(task_managers={"tm": "n1"}, running_tasks={"tm": 2})
+    for registers_again in (False, True):
+        directory.add(entry := job_master())
+        directory.apply_report(entry, report, 0)
+        assert directory.last_reports.get(entry.id) is None
+        directory.expire(entry)
+        kept = directory.last_reports.get(entry.id)
+        assert kept is not None
+        assert [(host.node, host.tasks.known) for host in kept.hosts] == [("n1", 2)]
+        if registers_again:
+            directory.add(job_master())
+        else:
+            directory.remove(entry.id)
+        assert len(directory.last_reports) == 0

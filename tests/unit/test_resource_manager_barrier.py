@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from app.engine.list_view import ListView
 from app.listeners.push import ResourceManagerBarrier
 from app.listeners.reports import ListenerQuota
@@ -16,6 +18,8 @@ from blocklist.model.evidence import EvidenceStore
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.names import ConfirmedNodes
+
+pytestmark = pytest.mark.anyio
 
 OLD, NEW = "0000000a", "0000000b"
 
@@ -35,29 +39,26 @@ def acknowledge(directory: ListenerDirectory, manager: ListenerEntry, revision: 
     directory.renew(manager, replace(manager.listener, acked=revision))
 
 
-def test_a_revision_that_was_applied_in_a_lost_history_is_waited_for_again() -> None:
-    async def scenario() -> None:
-        listener = Listener(
-            id="rm",
-            role=ListenerRole.RESOURCE_MANAGER,
-            session="s1",
-            callback_url=None,
-            lease=1,
-            lease_end=1,
-            acked=1,
-        )
-        manager = ListenerEntry(listener=listener, secret=Secret(current="whsec_"))
-        directory = directory_with(manager)
-        barrier = ResourceManagerBarrier(directory)
-        for history in (OLD, NEW):
-            waiting = asyncio.create_task(barrier.wait(history, 2))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert not waiting.done(), history
-            acknowledge(directory, manager, 2)
-            await waiting
-            await barrier.wait(history, 2)
-            directory.reset()
-            acknowledge(directory, manager, 1)
-
-    asyncio.run(scenario())
+async def test_a_revision_that_was_applied_in_a_lost_history_is_waited_for_again() -> None:
+    listener = Listener(
+        id="rm",
+        role=ListenerRole.RESOURCE_MANAGER,
+        session="s1",
+        callback_url=None,
+        lease=1,
+        lease_end=1,
+        acked=1,
+    )
+    manager = ListenerEntry(listener=listener, secret=Secret(current="whsec_"))
+    directory = directory_with(manager)
+    barrier = ResourceManagerBarrier(directory)
+    for history in (OLD, NEW):
+        waiting = asyncio.create_task(barrier.wait(history, 2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waiting.done(), history
+        acknowledge(directory, manager, 2)
+        await waiting
+        await barrier.wait(history, 2)
+        directory.reset()
+        acknowledge(directory, manager, 1)

@@ -10,6 +10,8 @@ import pytest
 from app.http import connection
 from app.http.connection import ConnectionLimits
 
+pytestmark = pytest.mark.anyio
+
 
 class Connection:
     """As much of a connection as the sweep uses; its transport has a response that is not read."""
@@ -41,41 +43,37 @@ class Connection:
         self.aborted.set()
 
 
-def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HEADER_SECONDS", "BODY_SECONDS", "SWEEP_SECONDS"):
         monkeypatch.setattr(connection, name, 0.001)
 
-    async def scenario() -> None:
-        limits = ConnectionLimits(max_connections=10)
-        connections = [Connection(failing=True), Connection(failing=False)]
-        for each in connections:
-            limits.heads.add(each)  # type: ignore[arg-type]
-        # A dict has the order in which it was filled, and may stand for a set.
-        limits.connections = dict.fromkeys(connections).keys()
-        sweep = asyncio.create_task(limits.run())
-        async with asyncio.timeout(30):
-            await connections[1].timed_out.wait()
-            await connections[1].aborted.wait()
-        assert not sweep.done()
-        sweep.cancel()
-
-    asyncio.run(scenario())
+    limits = ConnectionLimits(max_connections=10)
+    connections = [Connection(failing=True), Connection(failing=False)]
+    for each in connections:
+        limits.heads.add(each)  # type: ignore[arg-type]
+    # A dict has the order in which it was filled, and may stand for a set.
+    limits.connections = dict.fromkeys(connections).keys()
+    sweep = asyncio.create_task(limits.run())
+    async with asyncio.timeout(30):
+        await connections[1].timed_out.wait()
+        await connections[1].aborted.wait()
+    assert not sweep.done()
+    sweep.cancel()
 
 
-def test_a_response_that_is_read_slowly_is_not_reset_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_that_is_read_slowly_is_not_reset_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADER_SECONDS", "SWEEP_SECONDS"):
         monkeypatch.setattr(connection, name, 0.001)
 
-    async def scenario() -> None:
-        limits = ConnectionLimits(max_connections=10)
-        slow = Connection(failing=False)
-        limits.connections = {slow}
-        sweep = asyncio.create_task(limits.run())
-        for _ in range(3):
-            slow.timed_out.clear()
-            limits.heads.add(slow)  # type: ignore[arg-type]
-            await slow.timed_out.wait()
-        assert not slow.aborted.is_set()
-        sweep.cancel()
-
-    asyncio.run(scenario())
+    limits = ConnectionLimits(max_connections=10)
+    slow = Connection(failing=False)
+    limits.connections = {slow}
+    sweep = asyncio.create_task(limits.run())
+    for _ in range(3):
+        slow.timed_out.clear()
+        limits.heads.add(slow)  # type: ignore[arg-type]
+        await slow.timed_out.wait()
+    assert not slow.aborted.is_set()
+    sweep.cancel()
