@@ -3,6 +3,7 @@ package blocklist.spark;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.UnaryOperator;
+import java.util.regex.Pattern;
 import org.apache.spark.ExceptionFailure;
 import org.apache.spark.FetchFailed;
 import org.apache.spark.SparkContext;
@@ -27,6 +28,9 @@ import org.slf4j.LoggerFactory;
  */
 final class FailureListener extends SparkListener {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist");
+
+  /** The last line of a traceback of Python; the lines before, which are indented, may quote code with this word. */
+  private static final Pattern PYTHON_MEMORY = Pattern.compile("(?m)^[\\w.]*MemoryError\\b");
 
   private final FailureJudge judge;
   private boolean ended = false;
@@ -92,9 +96,8 @@ final class FailureListener extends SparkListener {
     }
   }
 
-  /** Also in Python: MemoryError. */
   private static boolean isOutOfMemory(ExceptionFailure failure) {
-    return failure.className().endsWith("OutOfMemoryError") || String.valueOf(failure.description()).contains("MemoryError");
+    return failure.className().endsWith("OutOfMemoryError") || PYTHON_MEMORY.matcher(String.valueOf(failure.description())).find();
   }
 
   private static String simpleName(String className) {
