@@ -2,7 +2,8 @@
 
 Each application has 18 tasks on six of 40 hosts in each ten seconds, and ends after 30 stages, when another one takes
 its place. Every minute six new applications come with a slow host, complete: the time from that moment until the
-verdict is written is what following costs. `--minutes 0`, as the evidence comes at once.
+verdict is written is what following costs. `--minutes 0`, as the evidence comes at once. Three slow hosts are there
+before: the first ones may be taken for another kind of machine, until there are more.
 """
 
 import json
@@ -27,6 +28,7 @@ APPLICATIONS, HOSTS, HOSTS_EACH, STAGES = 200, 40, 6, 30
 PERIOD = 10.0  # seconds from one stage of an application to the next
 FAULT_PERIOD = 60.0  # seconds from one slow host to the next
 HURT = 6  # applications that each slow host comes with
+SLOW_BEFORE = 3
 _HEAD = 2  # lines of a log before its first stage
 
 
@@ -70,17 +72,19 @@ class Applications:
             lines = _one_stage(name, stage, began, hosts)
             yield lines if stage == 0 else lines[_HEAD:]
 
-    def hurt(self, number: int, host: str) -> None:
-        """Write the logs of some applications on a slow host, all at once."""
+    def hurt(self, number: int) -> str:
+        """Write the logs of some applications on a slow host, all at once. Returns its name."""
+        host = f"slow-{number:04d}"
         for each in range(HURT):
             name = f"hurt-{number:04d}-{each}"
             hosts = [host, *self._dice.sample([it for it in self._hosts if it != host], HOSTS_EACH - 1)]
             # Hosts that were always slow alike are taken for another kind of machine.
-            slow = {host: 2 * 1.3 ** (number % 9)}
+            slow = {host: 2.6 * 1.3 ** (number % 8)}
             lines = event_log(name, round(time.time() * 1000) - 70_000, slow=slow, hosts=hosts)
             (self._folder / f"{name}.new").write_text("".join(lines))
         for new in self._folder.glob("*.new"):
             new.rename(new.with_suffix(""))
+        return host
 
 
 def _one_stage(name: str, stage: int, began: int, hosts: list[str]) -> list[str]:
@@ -133,6 +137,8 @@ def follow(folder: Path, seconds: float) -> dict[str, list[float]]:
     applications = Applications(logs)
     for number in range(APPLICATIONS):
         applications.step(number)
+    for number in range(SLOW_BEFORE):
+        applications.hurt(number)
     with _command(logs, folder) as (process, lines):
         _until_it_reads(folder / "checkpoint", process)
         return _measure(applications, process, lines, seconds)
@@ -148,9 +154,7 @@ def _measure(
     steps = 0
     while (now := time.monotonic() - began) < seconds:
         if len(at) < now / FAULT_PERIOD and now < seconds - FAULT_PERIOD:
-            host = f"slow-{len(at):04d}"
-            applications.hurt(len(at), host)
-            at[host] = time.monotonic()
+            at[applications.hurt(SLOW_BEFORE + len(at))] = time.monotonic()
         while steps < now / PERIOD * APPLICATIONS:
             applications.step(steps % APPLICATIONS)
             steps += 1
