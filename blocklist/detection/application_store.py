@@ -104,6 +104,15 @@ def compare(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(text)
 
 
+@contextmanager
+def _operational_errors() -> Iterator[None]:
+    """The disk is full, say, or another process has the file. Raises BlocklistError."""
+    try:
+        yield
+    except duckdb.OperationalError as error:
+        raise BlocklistError(f"The checkpoint cannot be used: {str(error).splitlines()[0]}") from None
+
+
 class ApplicationStore:
     """The logs of a folder, and what is known of each; `add` takes what is new."""
 
@@ -112,11 +121,9 @@ class ApplicationStore:
         self._known_nodes = known_nodes
         self._owner_of = owner_of
         self._since = 0
-        try:
+        with _operational_errors():
             self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
-        except duckdb.IOException as error:
-            raise BlocklistError(f"The checkpoint cannot be used: {str(error).splitlines()[0]}") from None
-        self._db.execute(_TABLES)
+            self._db.execute(_TABLES)
 
     def add(self, number: int, folder: Path) -> bool:
         """Store the FACTS of a batch, Parquet files, and analyse their applications, once.
@@ -129,7 +136,7 @@ class ApplicationStore:
         last = known[0]["number"] if known else -1
         if number <= last:
             return number == last  # its decision may not have been reported
-        with self._transaction():
+        with _operational_errors(), self._transaction():
             self._db.read_parquet(f"{folder}/*.parquet").create_view("batch", replace=True)
             if number % FORGET_AFTER == 0:
                 self._forget(quiet_since=now - 1000 * QUIET_SECONDS)

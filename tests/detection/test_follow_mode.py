@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -199,6 +201,19 @@ def test_of_copies_and_owners_each_application_counts_once(tmp_path: Path) -> No
     assert set(store.tasks().values()) == {36}
     assert store.store.log_owners() == {"app-1": "ann", "app-2": "bob"}
     assert set(store.store.owners().values()) == {2}
+
+
+def test_a_checkpoint_that_another_process_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "applications.duckdb"
+    code = "import duckdb, sys; it = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin
+        assert other.stdout
+        other.stdout.readline()
+        with pytest.raises(BlocklistError, match=r"^The checkpoint cannot be used: .*lock"):
+            ApplicationStore(path, dict, lambda _: None)
+        other.stdin.close()
 
 
 class Reports:
