@@ -180,8 +180,6 @@ def _follow_list(
     show: Callable[[NodeListing], None],
 ) -> None:
     """Show the list again after each change."""
-    from blocklist.model.changes import Snapshot  # noqa: PLC0415 - only with --watch
-
     with client.watch() as changes:
         for change in changes:
             # Revisions of another history may be lower; it begins with a snapshot.

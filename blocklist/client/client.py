@@ -791,14 +791,10 @@ def _block_params(force: str | None, *, strict: bool, replace_own: bool = False)
 
 
 def _dry_run(response: ApiResponse) -> DryRunBody:
-    from blocklist.wire.nodes import DryRunBody
-
     return parse_body(DryRunBody, response.object())
 
 
 def _block_result(response: ApiResponse) -> BlockNodesResult:
-    from blocklist.client.answers import BlockNodesResult
-
     bodies = {node_id: parse_object(body) for node_id, body in response.object().items()}
     unknown = {node_id: body for node_id, body in bodies.items() if body.get("known") is False}
     return BlockNodesResult(

@@ -40,22 +40,6 @@ def no_aliases(name: str) -> Collection[str]:  # noqa: ARG001
     return ()
 
 
-def _add_use(uses: dict[str, int], name: str) -> bool:
-    """Count one more source of a name; whether it is the first."""
-    uses[name] = count = uses.get(name, 0) + 1
-    return count == 1
-
-
-def _remove_use(uses: dict[str, int], name: str) -> bool:
-    """Count one source of a name less; whether it was the last."""
-    count = uses.get(name, 0)
-    if count > 1:
-        uses[name] = count - 1
-    elif count:
-        del uses[name]
-    return count == 1
-
-
 class NameSet:
     """Names that change one by one, found under any name of the same machine.
 
@@ -339,15 +323,23 @@ class MachineSet:
     def add(self, name: str) -> None:
         """Add a name for one more source."""
         normal = normalize_name(name)
-        if _add_use(self._uses, normal):
+        count = self._uses.get(normal, 0)
+        self._uses[normal] = count + 1
+        if not count:
             self._machines += self._machines_by(normal)
-            self._add_full(normal)
+            label, is_full = short_name(normal)
+            if label and is_full:
+                self._full.add(label, normal)
 
     def discard(self, name: str) -> None:
         """Remove a name for one of the sources that added it."""
         normal = normalize_name(name)
-        if _remove_use(self._uses, normal):
-            self._discard_full(normal)
+        count = self._uses.get(normal, 0)
+        if count > 1:
+            self._uses[normal] = count - 1
+        elif count:
+            del self._uses[normal]
+            self._full.discard(short_name(normal)[0], normal)
             self._machines -= self._machines_by(normal)
 
     def matching(self, name: str) -> Iterator[str]:
@@ -361,7 +353,7 @@ class MachineSet:
         further = [alias for alias in self._aliases(name) if alias in self._uses]
         if is_full:
             equal = (*equal, label) if label in self._uses else equal
-        full_names = () if is_full else self._full_names(label)
+        full_names = () if is_full else self._full[label]
         return chain(equal, full_names, (name for name in further if name not in equal and name not in full_names))
 
     @property
@@ -377,7 +369,7 @@ class MachineSet:
         for name in given:
             label, is_full = short_name(name)
             if not is_full:
-                counted += len(self._full_names(label)) or name in self._uses
+                counted += len(self._full[label]) or name in self._uses
             elif label in given:
                 continue  # Counted with its short name.
             elif name in self._uses:
@@ -386,25 +378,12 @@ class MachineSet:
                 short_names.add(label)
         return counted + len(short_names)
 
-    def _full_names(self, label: str) -> Collection[str]:
-        return self._full[label] if label else ()
-
     def _machines_by(self, name: str) -> int:
         """How many machines more there are with this name, 0 or 1; no full name of the index may be this one."""
         label, is_full = short_name(name)
         if not label:
             return 1
         return int(label not in self._uses or label in self._full) if is_full else int(label not in self._full)
-
-    def _add_full(self, name: str) -> None:
-        label, is_full = short_name(name)
-        if label and is_full:
-            self._full.add(label, name)
-
-    def _discard_full(self, name: str) -> None:
-        label, is_full = short_name(name)
-        if label and is_full:
-            self._full.discard(label, name)
 
 
 # ReportedMachines: how many machines several sources report, whatever names they use for them. Pure.
@@ -421,7 +400,6 @@ class ReportedMachines:
         self._machine_of = machine_of
         self._names = MachineSet()
         self._counted = MachineSet()
-        self._uses: dict[str, int] = {}
         # The machine as which a name is counted, if that is not the name itself.
         self._machines: dict[str, str] = {}
         for name in names:
@@ -433,15 +411,18 @@ class ReportedMachines:
     def add(self, name: str) -> None:
         """Add a name for one more source."""
         normal = normalize_name(name)
-        if _add_use(self._uses, normal):
-            self._names.add(normal)
+        is_first = normal not in self._names
+        self._names.add(normal)
+        if is_first:
             self._count(normal)
 
     def discard(self, name: str) -> None:
         """Remove a name for one of the sources that added it."""
         normal = normalize_name(name)
-        if _remove_use(self._uses, normal):
-            self._names.discard(normal)
+        if normal not in self._names:
+            return
+        self._names.discard(normal)
+        if normal not in self._names:
             self._counted.discard(self._machines.pop(normal, normal))
 
     def __contains__(self, name: str) -> bool:

@@ -13,7 +13,7 @@ from blocklist.wire.body import Body, Doc, Json, Millis, Page, camel, matching, 
 from blocklist.wire.nodes import NodeBody, RepeatBody
 
 if TYPE_CHECKING:
-    from blocklist.model.evidence import AssessedEvidence, Evidence, Finding
+    from blocklist.model.evidence import AssessedEvidence, Finding
     from blocklist.model.listener import Drift, DriftReport, Listener, Mode, ModeRecord
 
 AgentState = Literal["live", "lapsed", "none"]
@@ -348,22 +348,21 @@ def findings_body(findings: Mapping[str, Finding]) -> Json:
 
 def evidence_list_body(assessed: Iterable[AssessedEvidence]) -> Json:
     """The response of GET /evidence."""
-    return {"evidence": [{**_evidence_fields(piece.evidence), **_assessment_fields(piece)} for piece in assessed]}
-
-
-def _evidence_fields(evidence: Evidence) -> Json:
     return {
-        "node": evidence.node,
-        "application": evidence.application,
-        "kind": evidence.finding.kind.value,
-        "reason": evidence.finding.reason,
-        "firstSeen": str(evidence.first_seen),
-        "lastSeen": str(evidence.last_seen),
+        "evidence": [
+            {
+                "node": piece.evidence.node,
+                "application": piece.evidence.application,
+                "kind": piece.evidence.finding.kind.value,
+                "reason": piece.evidence.finding.reason,
+                "firstSeen": str(piece.evidence.first_seen),
+                "lastSeen": str(piece.evidence.last_seen),
+                "believed": piece.ignored_reason is None,
+                "doubt": piece.ignored_reason,
+            }
+            for piece in assessed
+        ]
     }
-
-
-def _assessment_fields(assessed: AssessedEvidence) -> Json:
-    return {"believed": assessed.ignored_reason is None, "doubt": assessed.ignored_reason}
 
 
 # The bodies of /nodes: what is known about each node.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import httpx2
 import pytest
 
@@ -141,12 +140,6 @@ class TestCanary:
         (entry,) = service.put(f"{NODE}/claims/a?dryRun=true", json=claim(canary=True)).json()["nodes"]
         assert entry["node"]["canary"] is True
 
-    def test_it_counts_as_a_block_for_limits(self, start_in_process: StartInProcess) -> None:
-        with start_in_process(max_blocked="1").client() as client:
-            put(client, "a", canary=True)
-            problem_of(client.put("/blocklist/nodes/n2", json=claim()), 409)
-            put(client, "a", status=200)
-
 
 class TestDelete:
     def test_the_others_keep_the_node_blocked(self, service: httpx2.Client) -> None:
@@ -158,13 +151,6 @@ class TestDelete:
         assert (body["blocked"], body["node"]["action"], body["node"]["cause"]) == (True, MARK, "y")
         assert service.get(f"{NODE}/claims").json() == {"id": "n1", "claims": [left], "dismissed": []}
         assert types(service) == ["blocked", "merged", "narrowed"]
-
-    def test_unblocking_the_node_removes_all(self, service: httpx2.Client) -> None:
-        put(service, "a")
-        put(service, "b")
-        answer = service.delete(NODE)
-        assert (answer.status_code, answer.content) == (200, b"")
-        problem_of(service.get(f"{NODE}/claims"), 404)
 
 
 class TestWithoutOwner:
@@ -346,17 +332,6 @@ class TestEverywhere:
             ["b"],
         ]
 
-    def test_a_pushed_listener_gets_the_narrowed_node(
-        self, start_in_process: StartInProcess, receiver: Receiver
-    ) -> None:
-        with start_in_process().client() as client:
-            put(client, "a", cause="x", action=EVACUATE)
-            put(client, "b", cause="y")
-            receiver.register(client, "jm")
-            revision = revision_of(client.delete(f"{NODE}/claims/a"))
-            wait_until_pushed(client, receiver, revision)
-            assert receiver.applied[-1].body["blocked"] == [{"id": "n1", **_fields(client)}]
-
 
 @pytest.mark.parametrize("owner", ["kernel", "alertmanager/1", "Zoë 100% #1?"])
 def test_the_python_client_puts_reads_and_removes_claims(start_in_process: StartInProcess, owner: str) -> None:
@@ -391,10 +366,6 @@ def test_the_python_client_knows_canaries(start_in_process: StartInProcess) -> N
             assert snapshot.nodes == {"n1": blocked}
         with pytest.raises(InvalidError, match="canary"):
             client.put_claim("n1", "detection", "x", action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS, canary=True)
-
-
-def _fields(client: httpx.Client) -> dict[str, Any]:
-    return {name: value for name, value in current_list(client)[1]["n1"].items() if name != "taskManagers"}
 
 
 def test_the_page_of_a_node_lists_its_claims_and_dismissals(service: httpx2.Client) -> None:

@@ -332,6 +332,10 @@ class TestNotTheService:
             ),
             pytest.param(b"\x00\xff\x17 no HTTP at all\r\n\r\n", id="noise"),
             pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="another protocol"),
+            pytest.param(b"HTTP/1.1 101 Switching Protocols\r\n\r\n", id="a switch of the protocol"),
+            pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, id="nothing but 100"),
+            pytest.param(http_response(PAGE, "401 Unauthorized", "WWW-Authenticate: Basic"), id="401 of a proxy"),
+            pytest.param(http_response(PAGE, "407 Proxy Authentication Required", HTML), id="407"),
             pytest.param(
                 respond_endlessly(http_response(b"", "200 OK", length=2**60), b"x" * 65536), id="a body without end"
             ),

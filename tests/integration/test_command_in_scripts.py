@@ -278,11 +278,6 @@ def test_without_the_count_in_the_response_nobody_is_known_to_have_applied_a_blo
     assert "it is not known by whom that is applied" in done.stderr
 
 
-def test_a_question_without_a_readable_token_is_a_configuration_error(command: Command) -> None:
-    done = command.run("is-blocked", "n1", BLOCKLIST_TOKEN_FILE="/nowhere/token")
-    assert (done.returncode, done.stdout) == (2, "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -111,14 +111,6 @@ class TestOneToken:
         wait_until_evaluated(client_of, service)
         assert blocked_nodes(attacker) == [PROBE]
 
-    def test_applications_of_two_tokens_block_a_node(self, client_of: Client, service: SecuredInProcess) -> None:
-        for name in ("app-1", "app-2", "app-3"):
-            application(client_of("team" if name != "app-3" else "other"), name, CLUSTER)
-            report_evidence(client_of("team" if name != "app-3" else "other"), name, CLUSTER[0])
-        service.service.until(lambda: blocked_nodes(client_of("team")) == [CLUSTER[0]])
-        cause = current_list(client_of("team"))[1][CLUSTER[0]]["cause"]
-        assert cause.startswith("3 applications say so: app-1 (Spark excluded the host); app-2 (")
-
     def test_two_tokens_of_one_name_are_one_application(self, service: SecuredInProcess, client_of: Client) -> None:
         again = service.make_token(Role.LISTENER, "team")["token"]
         with service.client(again) as second:

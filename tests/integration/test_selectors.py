@@ -15,7 +15,7 @@ from tests.integration.bodies import all_changes, block, current_list, revision_
 from tests.integration.conftest import StartInProcess, StartReplicas
 from tests.integration.in_process import InProcessService
 from tests.integration.labels import RACKS, report_labels
-from tests.integration.listeners import heartbeat, put, register
+from tests.integration.listeners import put
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 
@@ -192,11 +192,6 @@ class TestBlock:
         assert put_selected(client, "rack=r1", dryRun="true").json()["refused"] == problem["detail"]
         assert put_selected(client, "rack=r1", force="agreed").status_code == 200
 
-    def test_prefer_wait_waits_for_all_of_them(self, racks: httpx.Client) -> None:
-        params = {"selector": "rack=r1"}
-        answer = racks.put("/blocklist/nodes", params=params, json=MERGE, headers={"Prefer": "wait=0"})
-        assert answer.headers["blocklist-applied"] == "0/1"
-
 
 class TestUnblock:
     def test_the_blocked_ones_among_the_selected_nodes_are_unblocked(self, racks: httpx.Client) -> None:
@@ -276,13 +271,6 @@ def test_the_client_passes_a_selector(service: InProcessService) -> None:
         unblocked = client.unblock_selected("rack")
         assert unblocked.unblocked == {"n1.example.com": "n1.example.com", "n2": "n2"}
         assert unblocked.not_blocked == {"n3"}
-
-
-def test_a_listener_gets_the_change_of_each_node(racks: httpx.Client) -> None:
-    register(racks, "app-1")
-    put_selected(racks, "rack=r1")
-    heartbeat(racks, "app-1", ackedRevision=2)
-    assert racks.get("/blocklist/nodes/n2/status").json()["listeners"][0]["applied"] is True
 
 
 @pytest.mark.databases("postgresql")

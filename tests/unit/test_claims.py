@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
+from blocklist.model.changes import Author, Change, Snapshot, Source
 from blocklist.model.claims import (
     MAX_CLAIMS,
     Claim,
@@ -177,12 +177,6 @@ class TestBlock:
         draft = drafted(author=None)
         draft.block(node(), allow_merge=False)
         assert claims_in(draft) == {"anonymous": node()}
-
-    def test_a_merge_goes_into_the_callers_claim(self) -> None:
-        draft = drafted(claim("anna", node("x"), "anna"))
-        draft.block(node("y", action=EVACUATE), allow_merge=True)
-        assert claims_in(draft) == {"anna": node("x,y", action=EVACUATE)}
-        assert draft.changes[0].type is ChangeType.MERGED
 
     def test_a_merge_by_another_is_a_claim_of_its_own(self) -> None:
         draft = drafted(claim("anna", node("x")), author="bob")
@@ -427,20 +421,6 @@ class Playground:
 
 
 class TestAsIfNever:
-    @given(claim_sets, st.randoms())
-    def test_the_order_in_which_claims_are_put_matters_only_for_that_of_causes(
-        self, claims: list[Claim], random: Random
-    ) -> None:
-        found = []
-        for order in (claims, random.sample(claims, len(claims))):
-            place = Playground()
-            for each in order:
-                place.put(each.owner, each.block)
-            node = place.node()
-            assert node is not None
-            found.append((place.claims(), unordered(node)))
-        assert found[0] == found[1]
-
     @given(puts, st.lists(blocks, min_size=1, max_size=3), st.data())
     def test_a_claim_that_was_put_and_removed_at_any_time_leaves_no_trace(
         self, others: Puts, own: list[BlockedNode], data: st.DataObject
@@ -458,23 +438,6 @@ class TestAsIfNever:
                 with_own.put(owner, block)
                 without.put(owner, block)
         assert (with_own.node(), with_own.claims()) == (without.node(), without.claims())
-
-    @given(claim_sets, st.sets(st.integers(6, 13)), st.integers(6, 13))
-    def test_after_any_subset_has_expired_the_block_is_that_of_the_others_whenever_it_was_swept(
-        self, claims: list[Claim], sweeps: set[int], now: int
-    ) -> None:
-        place = Playground()
-        for each in claims:
-            place.put(each.owner, each.block)
-        for time in sorted(sweeps):
-            if time < now:
-                place.now = time
-                place.sweep()
-        place.now = now
-        remaining = live_claims(tuple(claims), now)
-        assert place.claims() == {it.owner: it.block for it in remaining}
-        place.sweep()
-        assert place.node() == (merge_claims(remaining) if remaining else None)
 
 
 class TestCanary:
@@ -495,14 +458,6 @@ class TestCanary:
     def test_becoming_ordinary_is_merged_and_the_reverse_narrowed(self) -> None:
         canary, ordinary = node(canary=True), node()
         assert self.types(("a", canary), ("a", ordinary), ("a", canary)) == ["blocked", "merged", "narrowed"]
-
-    def test_when_the_ordinary_claim_expires_the_canary_remains(self) -> None:
-        place = Playground()
-        place.put("detection", node(canary=True))
-        place.put("anna", node("upgrade", end=7))
-        place.now = 7
-        (change,) = place.sweep()
-        assert (change.type.value, change.node) == ("narrowed", node(canary=True))
 
     def test_a_merge_of_its_owner_without_a_canary_ends_it(self) -> None:
         place = Playground()

@@ -246,13 +246,6 @@ class TestQuorum:
             store.record(application, {"a": EXCLUDED}, NOW)
         assert due_nodes(store, NOW) == expected
 
-    def test_a_removed_application_does_not_count(self) -> None:
-        store = new_store()
-        for application in "xy":
-            store.record(application, {"a": EXCLUDED}, NOW)
-        store.remove_application("x")
-        assert due_nodes(store, NOW) == []
-
 
 class TestMachines:
     """A machine may be reported under several of its names; it counts as one, and each report for one machine."""
