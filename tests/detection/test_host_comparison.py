@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blocklist.detection.heuristics import judge
-from blocklist.detection.node_summary import FailureClass, NodeSummary
+from blocklist.detection.node_summary import FailureClass, NodeSummary, tally
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.schemas import FACTS, NODES, conform
 from blocklist.detection.slowness import Rules
@@ -171,18 +171,33 @@ def summarize(spark: SparkSession, facts: list[Fact]) -> list[NodeSummary]:
 
 
 def in_scenario(name: str, fact: Fact) -> Fact:
-    return fact | {key: f"{name} {fact[key]}" for key in ("app", "host", "file") if key in fact}
+    return fact | {key: f"{name}: {fact[key]}" for key in ("app", "host", "file", "served_by") if key in fact}
+
+
+def of_scenario(name: str, summaries: list[NodeSummary]) -> list[NodeSummary]:
+    """The hosts of one of several scenarios, as if it had been analysed alone."""
+    nodes = [replace(node, host=node.host.split(": ")[1]) for node in summaries if node.host.startswith(f"{name}: ")]
+    total = sum(node.tasks for node in nodes)
+    charged = {node.host: [it for each in node.failures.values() for it in each.by_application] for node in nodes}
+    failures = tally(charged)
+    return [replace(node, share=node.tasks / total, failures=failures.get(node.host, {})) for node in nodes]
 
 
 @pytest.fixture(scope="module")
-def results(spark: SparkSession) -> dict[str, JudgedScenario]:
+def scenarios(spark: SparkSession) -> dict[str, list[NodeSummary]]:
     """All scenarios in one analysis, to save time; each has its own applications and hosts."""
-    summaries = summarize(spark, [in_scenario(name, fact) for name, facts in SCENARIOS.items() for fact in facts])
-    return {name: _judge_scenario(name, summaries) for name in SCENARIOS}
+    everything = SCENARIOS | {name: facts + HEALTHY for name, (facts, _) in ENDED.items()}
+    everything |= {"charged": charged_failures(), "only there": failures_only_there()}
+    summaries = summarize(spark, [in_scenario(name, fact) for name, facts in everything.items() for fact in facts])
+    return {name: of_scenario(name, summaries) for name in everything}
 
 
-def _judge_scenario(name: str, summaries: list[NodeSummary]) -> JudgedScenario:
-    nodes = [replace(node, host=node.host.split()[1]) for node in summaries if node.host.split()[0] == name]
+@pytest.fixture(scope="module")
+def results(scenarios: dict[str, list[NodeSummary]]) -> dict[str, JudgedScenario]:
+    return {name: _judge_scenario(scenarios[name]) for name in SCENARIOS}
+
+
+def _judge_scenario(nodes: list[NodeSummary]) -> JudgedScenario:
     judged = judge(nodes, Rules(min_span_ms=0))
     return {node.host: node for node in nodes}, [verdict.host for verdict in judged.verdicts]
 
@@ -247,8 +262,7 @@ APPLICATION: dict[str, tuple[FailureClass, Fact]] = {
 }
 
 
-def test_failures_are_charged_to_the_host_that_causes_them(spark: SparkSession) -> None:
-    """Machine failures to the machine, fetch failures to the serving host, failures of the application to nobody."""
+def charged_failures() -> list[Fact]:
     facts = stages(unchanged)
     for app in APPS:
         for stage in range(1, 4):
@@ -256,7 +270,12 @@ def test_failures_are_charged_to_the_host_that_causes_them(spark: SparkSession) 
             facts += [failed(app, stage, host, outcome="TaskKilled") for host in HOSTS]
             facts.append(failed(app, stage, "n1", outcome="FetchFailed", served_by="n4", message="refused"))
         facts.append({"kind": "excluded", "app": app, "host": "n3", "time": 1_000_000})
-    summaries = summarize(spark, facts)
+    return facts
+
+
+def test_failures_are_charged_to_the_host_that_causes_them(scenarios: dict[str, list[NodeSummary]]) -> None:
+    """Machine failures to the machine, fetch failures to the serving host, failures of the application to nobody."""
+    summaries = scenarios["charged"]
     found = {node.host: node.failures for node in summaries}
     for host, (kind, _) in (MACHINE | APPLICATION | {"n4": (FailureClass.FETCH, {})}).items():
         assert {kind: (node.stages, node.applications) for kind, node in found[host].items()} == {kind: (9, 3)}
@@ -265,7 +284,7 @@ def test_failures_are_charged_to_the_host_that_causes_them(spark: SparkSession) 
     assert {node.host: node.exclusions for node in summaries if node.exclusions} == {"n3": 3}
 
 
-def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_it(spark: SparkSession) -> None:
+def failures_only_there() -> list[Fact]:
     facts = stages(unchanged)
     error = {"error": "PythonException", "message": "CUDA: no device"}
     for app in APPS:
@@ -276,7 +295,13 @@ def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_i
             facts += [failed(app, stage, host, partition=200, **error) for host in ("n5", "n6")]
             facts.append(task(app, stage, "n1", 8, partition=200))
             facts.append(failed(app, stage, "n3", partition=300, **error))
-    summaries = summarize(spark, facts)
+    return facts
+
+
+def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_it(
+    scenarios: dict[str, list[NodeSummary]],
+) -> None:
+    summaries = scenarios["only there"]
     found = {node.host: node.failures for node in summaries}
     only_there = found["n2"][FailureClass.ONLY_THERE]
     assert (only_there.stages, only_there.tasks, only_there.partitions) == (9, 18, 6)
@@ -300,6 +325,7 @@ def ended(
     ]
 
 
+HEALTHY = [task("c", 2, host, partition=number) for number, host in enumerate(HOSTS)]
 ENDED: dict[str, tuple[list[Fact], list[str]]] = {
     "all that one host began": ([*ended("a", {"n2": [3, 8]}), *ended("b", {"n2": [3, 8]})], ["n2"]),
     "with successes elsewhere": (
@@ -317,13 +343,12 @@ ENDED: dict[str, tuple[list[Fact], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("facts", "blamed"), ENDED.values(), ids=ENDED)
+@pytest.mark.parametrize("name", ENDED)
 def test_a_host_on_which_every_task_fails_is_found_although_it_ends_the_applications(
-    spark: SparkSession, facts: list[Fact], blamed: list[str]
+    scenarios: dict[str, list[NodeSummary]], name: str
 ) -> None:
-    healthy = [task("c", 2, host, partition=number) for number, host in enumerate(HOSTS)]
-    verdicts = judge(summarize(spark, facts + healthy), Rules()).verdicts
-    assert [verdict.host for verdict in verdicts] == blamed
+    verdicts = judge(scenarios[name], Rules()).verdicts
+    assert [verdict.host for verdict in verdicts] == ENDED[name][1]
     assert all(verdict.cause.startswith("all tasks failed there and none elsewhere") for verdict in verdicts)
 
 

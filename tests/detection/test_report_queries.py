@@ -42,8 +42,8 @@ def suspect(verdict: NodeVerdict, since: int = 0) -> report.BlamedNode:
 
 
 def test_a_slow_host_has_its_tasks_and_those_of_its_peers(analysis: Analysis, verdicts: dict[str, NodeVerdict]) -> None:
-    found = report.slow_stages(analysis, [suspect(verdicts["slow n3"])])
-    stages = found["slow n3", Metric.COMPUTE]
+    found = report.slow_stages(analysis, [suspect(verdicts["slow: n3"])])
+    stages = found["slow: n3", Metric.COMPUTE]
     assert len(stages.shown) == MAX_STAGES
     assert stages.total == 15
     assert 14 <= stages.slow <= 15
@@ -61,22 +61,22 @@ def test_hosts_of_other_kinds_and_old_evidence_are_left_out(
     analysis: Analysis, verdicts: dict[str, NodeVerdict]
 ) -> None:
     """As they are in the verdict."""
-    verdict = verdicts["slow n3"]
-    strangers = frozenset({"slow n1", "slow n2"})
+    verdict = verdicts["slow: n3"]
+    strangers = frozenset({"slow: n1", "slow: n2"})
     slow = tuple(replace(it, strangers=strangers) for it in verdict.findings if it.subject is Metric.COMPUTE)
     since = task("app-1", 3, "n3")["launched"]
     own = report.slow_stages(analysis, [suspect(replace(verdict, findings=slow), since)])
-    stages = own["slow n3", Metric.COMPUTE]
+    stages = own["slow: n3", Metric.COMPUTE]
     assert {it.stage for it in stages.shown} == {3, 4, 5}
     assert stages.total == 9
     assert {it.peers.hosts for it in stages.shown} == {3}
 
 
 def test_a_slow_server_waits_less_than_its_peers(analysis: Analysis, verdicts: dict[str, NodeVerdict]) -> None:
-    verdict = verdicts["server n3"]
+    verdict = verdicts["server: n3"]
     found = report.slow_server_stages(analysis, [suspect(verdict)])
     assert report.failed_stages(analysis, [suspect(verdict)]) == {}, "no task fails"
-    stages = found["server n3", FailureClass.SLOW_SERVER]
+    stages = found["server: n3", FailureClass.SLOW_SERVER]
     assert (len(stages.shown), stages.total) == (MAX_STAGES, 15)
     for stage in stages.shown:
         assert stage.own.median == pytest.approx(0.02)
@@ -87,10 +87,10 @@ def test_a_slow_server_waits_less_than_its_peers(analysis: Analysis, verdicts: d
 def test_failures_are_counted_against_all_tasks_and_the_worst_peer(
     analysis: Analysis, verdicts: dict[str, NodeVerdict]
 ) -> None:
-    verdict = verdicts["slow n3"]
+    verdict = verdicts["slow: n3"]
     found = report.failed_stages(analysis, [suspect(verdict)])
-    stages = found["slow n3", FailureClass.DISK_FULL]
-    assert [(it.app, it.stage) for it in stages.shown] == [(f"slow {app}", 2) for app in APPS]
+    stages = found["slow: n3", FailureClass.DISK_FULL]
+    assert [(it.app, it.stage) for it in stages.shown] == [(f"slow: {app}", 2) for app in APPS]
     for it in stages.shown:
         assert (it.own, it.own_tasks, it.others, it.peer_max, it.peer_tasks, it.peer_hosts) == (2, 8, 1, 1, 31, 5)
     at = task("app-1", 2, "n3", 7)["time"]
@@ -99,9 +99,9 @@ def test_failures_are_counted_against_all_tasks_and_the_worst_peer(
 
 
 def test_applications_have_their_time_and_hosts_what_they_show(analysis: Analysis) -> None:
-    totals = report.application_totals(analysis, ["slow app-1"])
+    totals = report.application_totals(analysis, ["slow: app-1"])
     # 6 tasks of the warm-up, 180 others and 3 that failed, of one second each.
-    assert {name: it.time_ms for name, it in totals.items()} == {"slow app-1": 189_000}
-    runs = report.runs_on(analysis, ["slow n3"])
-    assert {(it.app, it.host) for it in runs["slow n3"]} == {(f"slow {app}", "slow n3") for app in APPS}
+    assert {name: it.time_ms for name, it in totals.items()} == {"slow: app-1": 189_000}
+    runs = report.runs_on(analysis, ["slow: n3"])
+    assert {(it.app, it.host) for it in runs["slow: n3"]} == {(f"slow: {app}", "slow: n3") for app in APPS}
     assert report.log_totals(analysis).applications == 2 * len(APPS)

@@ -143,6 +143,13 @@ def test_an_executor_has_its_host_and_the_node_that_it_names() -> None:
         ("file:/logs/eventlog_v2_app-1/events_3_app-1.lz4", "app-1"),
         ("dbfs:/cluster-logs/0123/eventlog/0123-driver/8877/eventlog-2026-11-20--10-00.gz", "8877"),
         ("file:/logs/event_log_0", "event_log_0"),
+        ("file:/logs/app-20261121172626-0000", "app-20261121172626-0000"),
+        ("file:/logs/local-1795279379996.inprogress", "local-1795279379996"),
+        ("file:/logs/application_1700000000000_0001_2", "application_1700000000000_0001_2"),
+        ("file:/logs/application_1700000000000_0001", "application_1700000000000_0001"),
+        ("file:/eventlog_v2_application_17_0001_1/events_12_application_17_0001_1", "application_17_0001_1"),
+        ("file:/eventlog_v2_spark-0a1b/events_1_spark-0a1b.compact", "spark-0a1b"),
+        ("file:/a b [x] {1}/app-1", "app-1"),
     ],
 )
 def test_an_application_without_an_id_is_named_by_its_path(file: str, name: str) -> None:
