@@ -1,7 +1,7 @@
 """A Spark application whose jobs fail as told: `python -m tests.acceptance.failing_application CONF URL`.
 
-CONF is its Spark conf as JSON, URL the service, to which its agent reports evidence. For each line on stdin, a Job as
-JSON, it runs that job and answers how it ended. It ends when stdin is closed.
+CONF is its Spark conf as JSON, URL the service; without a URL there is no agent. For each line on stdin, a Job as JSON,
+it runs that job and answers how it ended. It ends when stdin is closed.
 """
 
 # ruff: noqa: T201 - it talks by printing
@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -27,14 +28,21 @@ HANG_SECONDS = 240
 class Job:
     """A job of `tasks` tasks that sleep for `seconds`.
 
-    With an error, those on the host with the address `bad` fail at once. A traceback shows the line that raises, and so
-    the names of both errors.
+    On the host with the address `bad`, or on all without it, its tasks fail with this error after `fails_after`
+    seconds; with `partitions` only those with a lower number. A job that shuffles sleeps in its second stage. A job
+    with `cancel_after` is cancelled.
     """
 
     tasks: int = 24
     seconds: float = 0.3
     error: Literal["OSError", "MemoryError", ""] = ""
     bad: str = ""
+    fails_after: float = 0
+    partitions: int = sys.maxsize
+    shuffles: bool = False
+    cancel_after: float = 0
+    folder: str = ""
+    """Tasks that sleep leave a file with the address of their host here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +55,7 @@ class Result:
 class Application:
     """The process, as a context manager."""
 
-    def __init__(self, conf: Mapping[str, str], url: str) -> None:
+    def __init__(self, conf: Mapping[str, str], url: str = "") -> None:
         module = "tests.acceptance.failing_application"
         self._command = [sys.executable, "-m", module, json.dumps(dict(conf)), url]
         self._answers: queue.Queue[str] = queue.Queue()
@@ -104,15 +112,24 @@ class Application:
 
 def task(job: Job) -> Callable[[Iterable[Any]], Iterator[str]]:
     """A nested function is pickled by value: the workers need nothing of this repository."""
-    seconds, error, bad = job.seconds, job.error, job.bad
+    seconds, error, bad, fails_after, partitions = job.seconds, job.error, job.bad, job.fails_after, job.partitions
+    folder = job.folder
 
     def run(_: Iterable[Any]) -> Iterator[str]:
         import os
         import time
+        from pathlib import Path
 
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
         address = os.environ["SPARK_LOCAL_IP"]
-        if error and address == bad:
+        if error and address.startswith(bad) and context.partitionId() < partitions:
+            time.sleep(fails_after)
             raise OSError("wanted") if error == "OSError" else MemoryError("wanted")
+        if folder:
+            Path(folder, address).touch()
         time.sleep(seconds)
         yield address
 
@@ -122,6 +139,10 @@ def task(job: Job) -> Callable[[Iterable[Any]], Iterator[str]]:
 def run(context: Any, job: Job) -> set[str]:
     """The addresses where its tasks succeeded; none if it failed."""
     numbers = context.range(0, job.tasks, 1, job.tasks)
+    if job.shuffles:
+        numbers = numbers.map(lambda number: (number, 1)).groupByKey(job.tasks)
+    if job.cancel_after:
+        threading.Timer(job.cancel_after, context.cancelAllJobs).start()
     try:
         return set(numbers.mapPartitions(task(job)).collect())
     except Exception as error:
@@ -140,11 +161,26 @@ def main(conf: dict[str, str], url: str) -> None:
     from blocklist.spark import BlocklistAgent
 
     context = SparkContext(conf=SparkConf(loadDefaults=False).setAppName("failing").setAll(list(conf.items())))
-    with BlocklistAgent.start(SparkSession(context), url=url, report_evidence=True):
-        print(f"answer {context.applicationId}", flush=True)
-        for line in sys.stdin:
-            print("answer", *run(context, Job(**json.loads(line))), flush=True)
+    agent = BlocklistAgent.start(SparkSession(context), url=url, report_evidence=True) if url else None
+    print(f"answer {context.applicationId}", flush=True)
+    for line in sys.stdin:
+        print("answer", *run(context, Job(**json.loads(line))), flush=True)
+    if agent:
+        agent.stop()
     context.stop()
+
+
+def executors(address: str) -> list[int]:
+    """The process ids of the executors on the host with this address."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(b"CoarseGrainedExecutorBackend") for word in words) and address.encode() in words:
+            found.append(int(path.parent.name))
+    return found
 
 
 if __name__ == "__main__":

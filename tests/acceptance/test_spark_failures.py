@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import pytest
 
 from blocklist import BlocklistClient
 from demo.cluster import Cluster, wait_until
 from tests.acceptance.conftest import Applications, B, Body, ListenerApi
-from tests.acceptance.failing_application import Application, Job
-from tests.integration.process import ServiceProcess, migrated_service
+from tests.acceptance.failing_application import Application, Job, executors
+from tests.integration.process import ServiceProcess, migrated_service, run_app
 
 SECONDS = 120
 """Until a test is taken to hang."""
@@ -30,6 +33,15 @@ def idle_cluster(cluster: Cluster, applications: Applications) -> Cluster:
 def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with migrated_service(tmp_path_factory.mktemp("service")) as process:
         yield process
+
+
+@pytest.fixture
+def trusting(tmp_path: Path) -> Iterator[BlocklistClient]:
+    """A service for which the evidence of one application suffices."""
+    process = ServiceProcess(tmp_path, evidence_applications="1")
+    assert run_app("migrate", env=process.environment()).returncode == 0
+    with process, BlocklistClient(process.url) as client:
+        yield client
 
 
 def conf(cluster: Cluster, **settings: object) -> dict[str, str]:
@@ -79,3 +91,45 @@ def test_a_host_that_swallows_the_tasks_of_two_applications_is_blocked_for_all(
         for application in (first, second):
             assert application.run(Job()).addresses == ALL - {B}
         assert changed(service) == {B}
+
+
+def test_what_is_no_fault_of_a_host_blames_nobody(
+    idle_cluster: Cluster, trusting: BlocklistClient, tmp_path: Path
+) -> None:
+    """In the end the same application reports a host that is faulty, so that it has reported all the time."""
+    # A worker has room for one executor: a host that leaves is not replaced by a second one of another.
+    own = {"spark__decommission__enabled": "true", "spark__executor__memory": "1g", "spark__task__maxFailures": 20}
+    settings = conf(idle_cluster, **own)
+    with Application(settings, trusting.url) as application:
+        await_hosts(application)
+        for job, ends in (
+            (Job(error="OSError"), set()),  # A bug.
+            (Job(error="OSError", partitions=2), set()),  # Bad data.
+            (Job(error="MemoryError", bad=B, tasks=12), None),
+            (Job(seconds=60, cancel_after=2), set()),
+        ):
+            addresses = application.run(job).addresses
+            assert ends is None or addresses == ends, job
+        end_executors(application, signal.SIGKILL)
+        end_executors(application, signal.SIGKILL)
+        end_executors(application, signal.SIGPWR)  # It is decommissioned, as before a machine leaves.
+        application.begin(Job(tasks=6, seconds=3, shuffles=True, folder=str(tmp_path)))
+        wait_until((tmp_path / B).exists, SECONDS, "a task that has read shuffle data")
+        idle_cluster.kill_worker(B)
+        assert application.result().addresses == ALL - {B}
+        idle_cluster.start_worker(B)
+        await_hosts(application)
+        assert changed(trusting) == set()
+        application.begin(Job(tasks=30, error="OSError", bad=B, fails_after=0.5))
+        wait_until(lambda: changed(trusting) == {B}, SECONDS, "the block")
+        application.result()
+
+
+def end_executors(application: Application, number: signal.Signals) -> None:
+    """Send this signal to the executor on B while it runs tasks; wait for its successor."""
+    (before,) = executors(B)
+    application.begin(Job(tasks=12, seconds=0.5))
+    os.kill(before, number)
+    application.result()
+    wait_until(lambda: executors(B) not in ([], [before]), SECONDS, "the next executor")
+    await_hosts(application)
