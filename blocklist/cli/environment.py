@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -457,24 +456,19 @@ def free_first(incomplete: str, blocked: Mapping[str, bool]) -> list[str]:
     return sorted((it for it in blocked if it.startswith(incomplete)), key=lambda it: (blocked[it], it))
 
 
-def now_ms() -> int:
-    """The current time in Unix milliseconds, by the clock of this machine."""
-    return time.time_ns() // 1_000_000
-
-
 def service_now(client: BlocklistClient) -> int:
     """The current time in Unix milliseconds, by the clock of the service: its blocks end by that one.
 
     Asks the service if there was no response of it yet.
     """
-    if client.clock_offset is None:
+    if not client.clock.has_response:
         try:
             client.identity()
         except BlocklistError:
-            if client.clock_offset is None:
+            if not client.clock.has_response:
                 raise
             # The service has answered: that is enough for its time, and the change will tell what is the matter.
-    return now_ms() + (client.clock_offset or 0)
+    return client.clock.now()
 
 
 def service_now_for_change(client: BlocklistClient, *, asks: bool = True) -> int:
@@ -482,8 +476,8 @@ def service_now_for_change(client: BlocklistClient, *, asks: bool = True) -> int
 
     Without `asks`, no request is sent for it: the time of the change does not depend on the clock.
     """
-    now = service_now(client) if asks else now_ms() + (client.clock_offset or 0)
-    if abs(offset := client.clock_offset or 0) >= _WRONG_CLOCK:
+    now = service_now(client) if asks else client.clock.now()
+    if abs(offset := client.clock.ahead()) >= _WRONG_CLOCK:
         print_stderr(
             f"The clock of this machine is {format_duration(abs(offset))} {'behind' if offset > 0 else 'ahead of'} the"
             " service's. A duration counts from the service's clock."

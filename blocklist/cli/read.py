@@ -43,6 +43,7 @@ from blocklist.cli.output import (
     print_stderr,
 )
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.claims import owner_matches
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
@@ -99,14 +100,10 @@ class BlockFilter:
     def _matches(self, listed: NodeDetails) -> bool:
         return (
             self.by in (None, listed.created_by)
-            and (self.owner is None or any(_is_owner(owner, self.owner) for owner in owners_of(listed)))
+            and (self.owner is None or any(owner_matches(owner, self.owner) for owner in owners_of(listed)))
             and (self.reason is None or self.reason.casefold() in listed.node.cause.casefold())
             and self.action in (None, listed.node.action.short_name)
         )
-
-
-def _is_owner(owner: str, pattern: str) -> bool:
-    return owner.startswith(pattern[:-1]) if pattern.endswith("*") else owner == pattern
 
 
 def _sort_value(listed: NodeDetails, sort: SortKey) -> tuple[int, str]:

@@ -35,7 +35,6 @@ from blocklist.client.transport import (
     TRANSPORT_ERRORS,
     BearerAuth,
     ServiceClock,
-    clock_offset,
     http_client,
     read_at_most,
     resolve_auth,
@@ -115,8 +114,6 @@ class BlocklistClient:
         self._http.headers["User-Agent"] = f"{self.product}/{__version__}"
         self.clock = ServiceClock()
         """The service's clock, from the last response, and from the start of the last watch."""
-        self.clock_offset: int | None = None
-        """Milliseconds by which the clock of the service is ahead, from the last response; None before the first."""
 
     def snapshot(self, *, min_revision: int | None = None) -> Snapshot:
         """The whole list; with `min_revision`, at that revision or a later one."""
@@ -699,9 +696,7 @@ class BlocklistClient:
                 # Checked before reading the body, which may be endless if another server responds.
                 is_service = "Blocklist-Revision" in response.headers or _is_refused_by_service(response)
                 if is_service:
-                    date = response.headers.get("Date")
-                    self.clock.on_date(date)
-                    self.clock_offset = clock_offset(date)
+                    self.clock.on_date(response.headers.get("Date"))
                     answer = ApiResponse(response, _read_body(response))
         except TokenFileError as error:
             # The service is not to blame: no request was sent.

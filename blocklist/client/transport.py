@@ -283,10 +283,13 @@ class ServiceClock:
     """
 
     def __init__(self) -> None:
+        self.has_response = False
+        """Whether there was a response, with a Date or without."""
         self._last: tuple[int, float] | None = None
 
     def on_date(self, date: str | None) -> None:
         """Take the Date header of a response that has just come."""
+        self.has_response = True
         if (at := _parse_date(date)) is not None:
             self._last = at, time.monotonic()
 
@@ -299,20 +302,8 @@ class ServiceClock:
         if self._last is None:
             return 0
         at, received = self._last
-        return _significant(at + round((time.monotonic() - received) * 1000) - _own_now())
-
-
-def clock_offset(date: str | None) -> int:
-    """By how many milliseconds the service's clock is ahead, by the Date header of a response that has just come.
-
-    0 for a small difference or without the header.
-    """
-    at = _parse_date(date)
-    return 0 if at is None else _significant(at - _own_now())
-
-
-def _significant(offset: int) -> int:
-    return offset if abs(offset) >= MIN_OFFSET else 0
+        offset = at + round((time.monotonic() - received) * 1000) - _own_now()
+        return offset if abs(offset) >= MIN_OFFSET else 0
 
 
 def _parse_date(date: str | None) -> int | None:

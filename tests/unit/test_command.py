@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -13,8 +14,8 @@ from blocklist.cli import environment, messages, options, output
 from blocklist.cli.block import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.drain import Hold, occupancy_of
 from blocklist.cli.output import STATUSES, Table
+from blocklist.client import transport
 from blocklist.client.answers import AppliedCount
-from blocklist.client.transport import clock_offset
 from blocklist.model.draft import already_blocked_message
 from blocklist.model.errors import ConflictError, InvalidError
 from blocklist.model.node import (
@@ -85,8 +86,11 @@ class TestClock:
     def test_the_offset_is_that_of_the_date_header(
         self, monkeypatch: pytest.MonkeyPatch, date: str | None, offset: int
     ) -> None:
-        monkeypatch.setattr("time.time_ns", lambda: 1_795_284_000_000 * 1_000_000)
-        assert clock_offset(date) == offset
+        now = SimpleNamespace(time_ns=lambda: 1_795_284_000_000 * 1_000_000, monotonic=lambda: 0.0)
+        monkeypatch.setattr(transport, "time", now)
+        clock = transport.ServiceClock()
+        clock.on_date(date)
+        assert (clock.ahead(), clock.has_response) == (offset, True)
 
 
 class TestRanges:

@@ -153,15 +153,6 @@ def test_an_unreported_number_of_tasks_is_not_zero() -> None:
     assert len(drift(observer, LEASE + 3, replace(MARKED, running={"tm-1": 3}))) == 1
 
 
-def test_what_a_manager_reports_is_drift_since_it_was_first_reported() -> None:
-    observer = DriftObserver(BOUND)
-    expected = Drift(node="n3", kind=DriftKind.UNSCHEDULABLE, listener="slurm", since=1000, reason="DRAIN (disk)")
-    assert drift(observer, 1000, reported=[CORDONED]) == [expected]
-    assert drift(observer, 5000, reported=[CORDONED]) == [expected]
-    assert drift(observer, 6000) == []
-    assert drift(observer, 7000, reported=[CORDONED]) == [replace(expected, since=7000)]
-
-
 def test_a_begin_is_observed_only_after_the_listener_has_reported_for_a_lease() -> None:
     reporting = {"slurm": ReportingListener(("s", 7), LEASE)}
     for now, expected in ((LEASE - 1, False), (LEASE, True)):
