@@ -76,7 +76,7 @@ public final class FactProgram {
     resolver.retain(Collections.singleton("127.0.0.1"));
     if (!resolved.tryAcquire(120, TimeUnit.SECONDS)) return false;
     Executor lost = new Executor("1", "127.0.0.2", "127.0.0.2", -1);
-    Snapshot snapshot = new Snapshot(1, Table.EMPTY, Plan.EMPTY, new TreeMap<>(), Collections.singletonList(lost), null);
+    Snapshot snapshot = new Snapshot(1, Table.EMPTY, Plan.EMPTY, new TreeMap<>(), Collections.singletonList(lost), null, Mode.APPLY);
     NodeReport.described(snapshot, resolver);
     Field pool = HostResolver.class.getDeclaredField("pool");
     pool.setAccessible(true);

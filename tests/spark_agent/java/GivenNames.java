@@ -18,22 +18,6 @@ final class GivenNames implements HostDirectory {
     return known;
   }
 
-  public String node(String host) {
-    return host;
-  }
-
-  public String lastNode(String host) {
-    return host;
-  }
-
-  public String executorNode(String executor, String host) {
-    return host;
-  }
-
-  public String[] executorNames(String executor, String host) {
-    return known;
-  }
-
   public long overdue(String host) {
     return 0;
   }
@@ -42,23 +26,5 @@ final class GivenNames implements HostDirectory {
     return known == null;
   }
 
-  public String overdueReason() {
-    return "whose addresses are not known";
-  }
-
-  public boolean namesMachines() {
-    return true;
-  }
-
-  public long holdMillis() {
-    return Plan.HOLD_MILLIS;
-  }
-
-  public long version() {
-    return 0;
-  }
-
   public void retain(Collection<String> hosts) {}
-
-  public void close() {}
 }

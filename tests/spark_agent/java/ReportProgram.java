@@ -22,7 +22,7 @@ public final class ReportProgram {
   private static Snapshot snapshot(long revision, int refusals) {
     Map<String, String> refused = new TreeMap<>();
     for (int i = 0; i < refusals; i++) refused.put("n" + i, "why");
-    return new Snapshot(revision, Table.EMPTY, Plan.EMPTY, refused, new ArrayList<>(), null);
+    return new Snapshot(revision, Table.EMPTY, Plan.EMPTY, refused, new ArrayList<>(), null, Mode.APPLY);
   }
 
   public static void main(String[] arguments) throws Exception {

@@ -25,7 +25,10 @@ public final class AgentHandle {
    * in Python.
    */
   public String status() {
-    boolean running = !isReleased() && !agent.isClosed();
+    boolean running;
+    synchronized (this) {
+      running = !released && !agent.isClosed();
+    }
     StringBuilder out = new StringBuilder();
     line(out, "running", String.valueOf(running));
     if (!running) return out.toString();
@@ -54,12 +57,6 @@ public final class AgentHandle {
       released = true;
     }
     agent.release();
-  }
-
-  private boolean isReleased() {
-    synchronized (this) {
-      return released;
-    }
   }
 
   private static Map<String, String> parse(String options) {

@@ -2,7 +2,10 @@ package blocklist.spark;
 
 import java.util.Collection;
 
-/** The nodes, further names and addresses of hosts. A host is what Spark calls by one name; a node is a machine. */
+/**
+ * The nodes, further names and addresses of hosts. A host is what Spark calls by one name; a node is a machine. Unless a
+ * method is overridden, each host is a machine.
+ */
 interface HostDirectory {
   /** The further names and addresses of a host; null while they are not known. */
   String[] names(String host);
@@ -10,16 +13,24 @@ interface HostDirectory {
   /** Those of them that are the machine's own, and not only the host's. */
   String[] machineNames(String host);
 
-  /** The name of the machine; null while it is not known. The host itself if Spark's hosts are machines. */
-  String node(String host);
+  /** The name of the machine; null while it is not known. */
+  default String node(String host) {
+    return host;
+  }
 
   /** As {@code node}, also for a host that is not live any more. */
-  String lastNode(String host);
+  default String lastNode(String host) {
+    return node(host);
+  }
 
   /** As {@code node} and {@code names}, of an executor: another one may have taken its host's name since. */
-  String executorNode(String executor, String host);
+  default String executorNode(String executor, String host) {
+    return node(host);
+  }
 
-  String[] executorNames(String executor, String host);
+  default String[] executorNames(String executor, String host) {
+    return machineNames(host);
+  }
 
   /**
    * Milliseconds for which the names of a host have been looked for in vain, once that is too long; else 0. It is too long
@@ -33,19 +44,27 @@ interface HostDirectory {
   boolean isPending(String host);
 
   /** Why they are not known: a clause that follows "host X, ". */
-  String overdueReason();
+  default String overdueReason() {
+    return "whose addresses are not known";
+  }
 
   /** Whether the name of a host is one of its machine. */
-  boolean namesMachines();
+  default boolean namesMachines() {
+    return true;
+  }
 
   /** Maximum time in milliseconds for which a host that has just joined gets no task while its names are not known. */
-  long holdMillis();
+  default long holdMillis() {
+    return Plan.HOLD_MILLIS;
+  }
 
   /** Another value once the names of a host that are waited for may have become known. */
-  long version();
+  default long version() {
+    return 0;
+  }
 
   /** These are all the live hosts. The caller holds the monitor of the scheduler. */
   void retain(Collection<String> hosts);
 
-  void close();
+  default void close() {}
 }

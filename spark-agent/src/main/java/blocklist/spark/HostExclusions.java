@@ -71,21 +71,12 @@ final class HostExclusions {
   }
 
   /** Begin, with Spark's own tracker, which may be null. Hosts that are there already are not held back. */
-  void begin(HealthTracker own, boolean withoutFailureHandling) throws Exception {
+  void begin(HealthTracker own, boolean withoutFailureHandling, boolean observing) throws Exception {
     this.own = own;
     this.withoutFailureHandling = withoutFailureHandling;
-    observing = false;
+    this.observing = observing;
     first = true;
-    refresh(now());
-  }
-
-  /** Begin to decide what would be done, with Spark's own tracker, which may be null. */
-  void observe(HealthTracker own) throws Exception {
-    this.own = own;
-    withoutFailureHandling = true;
-    observing = true;
-    first = true;
-    refresh(now());
+    refresh(clock.now());
   }
 
   /** There is no list any more. */
@@ -95,13 +86,13 @@ final class HostExclusions {
 
   void apply(Table table) throws Exception {
     this.table = table;
-    refresh(now());
+    refresh(clock.now());
   }
 
   void require(int keepHosts, int minNodes) throws Exception {
     this.keepHosts = keepHosts;
     this.minNodes = minNodes;
-    refresh(now());
+    refresh(clock.now());
   }
 
   /** Free all hosts. */
@@ -133,21 +124,16 @@ final class HostExclusions {
   void onReported(Plan reported) throws Exception {
     boolean waits = false;
     for (String each : reported.announced) waits |= announced.replace(each, 0L) != null;
-    if (waits) refresh(now());
+    if (waits) refresh(clock.now());
   }
 
   /** What EvacuationLimit has kept since the plan was made is refused at once, in one step with the rest of the table. */
   void refuseLimited() throws Exception {
     for (LiveHost host : liveHosts) {
       if (host.reachedEvacuationLimit == limit.isReachedOn(host.name)) continue;
-      refresh(now());
+      refresh(clock.now());
       return;
     }
-  }
-
-  /** By the clock that the ends of blocks are meant by. */
-  private long now() {
-    return clock.now();
   }
 
   void executorRemoved() {
@@ -239,7 +225,7 @@ final class HostExclusions {
 
   /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
   void refreshIfNeeded() throws Exception {
-    long now = now();
+    long now = clock.now();
     String moved = state.executorCount() + " " + removals + " " + directory.version();
     if (own != null)
       moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();

@@ -57,38 +57,6 @@ final class HostResolver implements HostDirectory {
     return lookup == null ? null : lookup.names;
   }
 
-  public String node(String host) {
-    return host;
-  }
-
-  public String lastNode(String host) {
-    return host;
-  }
-
-  public String executorNode(String executor, String host) {
-    return host;
-  }
-
-  public String[] executorNames(String executor, String host) {
-    return machineNames(host);
-  }
-
-  public boolean namesMachines() {
-    return true;
-  }
-
-  public long holdMillis() {
-    return Plan.HOLD_MILLIS;
-  }
-
-  public long version() {
-    return 0;
-  }
-
-  public String overdueReason() {
-    return "whose addresses are not known";
-  }
-
   /** Not 0 if the lookup has failed, or takes too long. */
   public long overdue(String host) {
     Lookup lookup = lookups.get(host);

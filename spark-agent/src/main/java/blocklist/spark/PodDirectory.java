@@ -150,8 +150,6 @@ final class PodDirectory implements HostDirectory {
     return hosts.contains(host) && (now == null || now <= place.executor);
   }
 
-  public void close() {}
-
   /**
    * Updates the places of the executors. A pod that Spark has forgotten before its executor was where it was. Returns each
    * host with the number of its newest executor.

@@ -268,13 +268,13 @@ final class SchedulerControl {
 
   private void install() throws Exception {
     if (mode == Mode.OBSERVE) {
-      exclusions.observe(slot.own());
+      exclusions.begin(slot.own(), true, true);
       observing = true;
       return;
     }
     tracker = new BlocklistTracker(sc, slot.own(), this);
     slot.install(tracker);
-    exclusions.begin(tracker.own(), slot.isWithoutFailureHandling());
+    exclusions.begin(tracker.own(), slot.isWithoutFailureHandling(), false);
   }
 
   private void fail(Throwable t) {

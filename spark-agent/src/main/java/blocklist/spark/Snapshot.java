@@ -17,10 +17,6 @@ final class Snapshot {
   final String failure;
   final Mode mode;
 
-  Snapshot(long revision, Table table, Plan plan, Map<String, String> refused, List<Executor> executors, String failure) {
-    this(revision, table, plan, refused, executors, failure, Mode.APPLY);
-  }
-
   /** In the mode OBSERVE the plan, and what is refused, are as they would be; in the mode OFF there are none. */
   Snapshot(
     long revision, Table table, Plan plan, Map<String, String> refused, List<Executor> executors, String failure, Mode mode
