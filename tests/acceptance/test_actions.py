@@ -30,16 +30,6 @@ def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(
     assert hosts.count(B) == 2
 
 
-def test_a_mark_that_is_raised_to_an_evacuation_evacuates(
-    spark: SparkSession, cluster: Cluster, block: BlockNode
-) -> None:
-    job = Job(spark, cluster, 24, hold_on=[B])
-    job.await_running(B)
-    block(B)
-    block(B, EVACUATE)
-    assert B not in job.hosts()
-
-
 def test_a_block_ends_at_its_end_even_if_the_service_is_dead(
     spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent, service_process: ServiceProcess
 ) -> None:

@@ -258,18 +258,13 @@ def test_without_speculative_execution_each_block_is_refused_with_all_lines_to_a
     assert len(effect.reason) <= MAX_REASON_LENGTH
 
 
-def test_a_node_without_task_managers_needs_a_cluster_that_is_known_to_obey() -> None:
-    empty = _observation(_state(), task_managers={})
+@pytest.mark.parametrize("gone", [frozenset[str](), frozenset({"tm-1"})])
+def test_a_node_without_registered_task_managers_needs_a_cluster_that_is_known_to_obey(gone: frozenset[str]) -> None:
+    empty = _observation(_state(), task_managers={"n1": gone})
     assert resource_manager_effects(empty)["n1"] is IN_FORCE
     assert resource_manager_effects(replace(empty, enabled=False))["n1"] == pending(
         "It is not known yet whether the cluster's configuration lets Flink obey."
     )
-
-
-def test_task_managers_that_flink_does_not_report_prove_nothing() -> None:
-    gone = _observation(_state(), enabled=False)
-    assert resource_manager_effects(gone)["n1"].state is EffectState.PENDING
-    assert resource_manager_effects(replace(gone, enabled=True))["n1"] is IN_FORCE
 
 
 def test_a_node_is_not_evacuated_while_a_job_without_a_listener_may_run_there() -> None:
