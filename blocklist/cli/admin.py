@@ -56,7 +56,7 @@ from blocklist.model.claims import Role
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.node import FOREVER, PERMANENT, format_duration, parse_duration, parse_duration_or_forever
 from blocklist.model.text import json_text
-from blocklist.spark.jar import JAR_NAME, LISTENER_CLASS, jar_path
+from blocklist.spark.jar import JAR_NAME, PLUGIN_CLASS, jar_path
 from blocklist.wire.audit import AuditKind
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def spark_defaults() -> None:
         raise InvalidError("The current folder was deleted: change to another one, such as cd /tmp.") from None
     lines = {
         "spark.driver.extraClassPath": str(_jar_path()),
-        "spark.extraListeners": LISTENER_CLASS,
+        "spark.plugins.defaultList": PLUGIN_CLASS,
         "spark.blocklist.url": url,
         **properties,
     }

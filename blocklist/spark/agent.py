@@ -110,7 +110,7 @@ class BlocklistAgent:
     """One start of the application's agent. Create it with `start`; as a context manager it stops on exit.
 
     There is one agent per application, in the driver's JVM, however often it is started, by Python or by
-    `spark.extraListeners`. A start while it runs joins it: of `keep_hosts` and `min_nodes` the higher value counts, of
+    configuration. A start while it runs joins it: of `keep_hosts` and `min_nodes` the higher value counts, of
     `report_evidence` and `report_nodes` whether any start asks for them, and `url` and `token` are those of the first.
     The agent ends, and lifts its blocks, when all starts have been stopped, or with the application.
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 JAR_NAME: Final = "blocklist-spark.jar"
-LISTENER_CLASS: Final = "blocklist.spark.BlocklistListener"
-"""The listener in the jar that starts the agent."""
+PLUGIN_CLASS: Final = "blocklist.spark.BlocklistPlugin"
+"""The plugin in the jar that starts the agent, also in a job with plugins and listeners of its own."""
 _MISSING: Final = (
     f"This installation has no {JAR_NAME}, which a JDK compiles: run `make jar` in the checkout (`make run` does not),"
     " or build the wheel again where a JDK is installed."

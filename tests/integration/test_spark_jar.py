@@ -72,7 +72,7 @@ def test_the_command_prints_the_path_of_the_jar(jar: Path) -> None:
 def test_the_command_prints_the_lines_for_spark_defaults(jar: Path) -> None:
     lines = [
         f"spark.driver.extraClassPath {jar}",
-        "spark.extraListeners blocklist.spark.BlocklistListener",
+        "spark.plugins.defaultList blocklist.spark.BlocklistPlugin",
         "spark.blocklist.url http://blocklist.example:8224",
     ]
     done = run_spark("defaults", url="http://blocklist.example:8224/")

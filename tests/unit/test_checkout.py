@@ -76,7 +76,7 @@ def test_the_jar_is_loaded_by_java_8() -> None:
         pytest.skip("there is no jar: make jar")
     with zipfile.ZipFile(JAR) as jar:
         classes = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
-    assert "blocklist/spark/BlocklistListener.class" in classes
+    assert "blocklist/spark/BlocklistPlugin.class" in classes
     assert {int.from_bytes(data[6:8], "big") for data in classes.values()} == {JAVA_8}
 
 
