@@ -170,15 +170,16 @@ def main(conf: dict[str, str], url: str) -> None:
     context.stop()
 
 
-def executors(address: str) -> list[int]:
-    """The process ids of the executors on the host with this address."""
+def executors(application: Application, address: str) -> list[int]:
+    """The process ids of its executors on the host with this address; other clusters may use the address, too."""
+    expected = {application.id.encode(), address.encode()}
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(word.endswith(b"CoarseGrainedExecutorBackend") for word in words) and address.encode() in words:
+        if expected.issubset(words) and any(word.endswith(b"CoarseGrainedExecutorBackend") for word in words):
             found.append(int(path.parent.name))
     return found
 

@@ -127,9 +127,9 @@ def test_what_is_no_fault_of_a_host_blames_nobody(
 
 def end_executors(application: Application, number: signal.Signals) -> None:
     """Send this signal to the executor on B while it runs tasks; wait for its successor."""
-    (before,) = executors(B)
+    (before,) = executors(application, B)
     application.begin(Job(tasks=12, seconds=0.5))
     os.kill(before, number)
     application.result()
-    wait_until(lambda: executors(B) not in ([], [before]), SECONDS, "the next executor")
+    wait_until(lambda: executors(application, B) not in ([], [before]), SECONDS, "the next executor")
     await_hosts(application)
