@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from demo.java_home import java_home
-from tests.applications.application import JAR, LOGGING, TASK_START, EndedError, Round
+from tests.applications.application import JAR, LOGGING, PLUGIN, TASK_START, EndedError, Round
 from tests.applications.compiling import compile_applications
 from tests.class_archive import archive_option
 from tests.integration.process import wait_until
@@ -152,7 +152,7 @@ class Application:
         if lines.get("spark.driver.extraClassPath") == JAR:
             archive = archive_option(spark.home, first=JAR)
             lines["spark.driver.extraJavaOptions"] = f"{lines['spark.driver.extraJavaOptions']} {archive}"
-        text = "".join(f"{name} {value}\n" for name, value in lines.items())
+        text = "".join(f"{name} {value}\n" for name, value in lines.items() if value is not None)
         (folder / "spark-defaults.conf").write_text(text)
         os.mkfifo(self._commands)
 
@@ -286,10 +286,10 @@ class Application:
 
 
 def obeying(url: str, **settings: object) -> dict[str, object]:
-    """The settings with which an application obeys the service: nothing else is needed."""
+    """The settings with which an application obeys the service: nothing else is needed. None removes one."""
     return {
         "spark.driver.extraClassPath": JAR,
-        "spark.extraListeners": "blocklist.spark.BlocklistListener",
+        "spark.plugins.defaultList": PLUGIN,
         "spark.blocklist.url": url,
         **{name.replace("__", "."): value for name, value in settings.items()},
     }

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from tests.applications.application import LISTENER
 from tests.applications.conftest import Service
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster, Json
@@ -92,7 +93,8 @@ def test_pods_come_although_all_nodes_are_blocked(service: Service, start: Start
     a, b = pool.add(cpu="3"), pool.add(cpu="3")
     service.put(a, action=EVACUATE)
     service.put(b)
-    application = start(spark__executor__instances=2)
+    by_listener = {"spark__plugins__defaultList": None, "spark__extraListeners": LISTENER}
+    application = start(spark__executor__instances=2, **by_listener)
 
     def open_node() -> str:
         """The node of the weakest block. Spark makes the first pods before it loads the agent: both may be on one."""
