@@ -19,6 +19,7 @@ from tests.detection.make_logs import HOSTS, LOGS
 
 VERSIONS = sorted(path.name for path in LOGS.iterdir())
 Read = Callable[[Path], list[Row]]
+Recorded = Callable[[str, str], list[Row]]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,13 @@ def read(spark: SparkSession) -> Read:
     return facts
 
 
+@pytest.fixture(scope="module")
+def recorded(read: Read) -> Recorded:
+    """The facts of a version and a story; all are read at once."""
+    facts = read(LOGS)
+    return lambda version, story: [fact for fact in facts if f"/{version}/{story}/" in fact.file]
+
+
 def kinds(facts: list[Row]) -> dict[str, int]:
     return {kind: [fact.kind for fact in facts].count(kind) for kind in {fact.kind for fact in facts}}
 
@@ -43,8 +51,8 @@ def tasks(facts: list[Row], outcome: str) -> list[Row]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("story", ["plain", "lz4", "rolled"])
-def test_all_tasks_of_an_application_are_read(read: Read, version: str, story: str) -> None:
-    facts = read(LOGS / version / story)
+def test_all_tasks_of_an_application_are_read(recorded: Recorded, version: str, story: str) -> None:
+    facts = recorded(version, story)
     assert kinds(facts) == {"log": 1, "application": 1, "task": 10}
     assert len({fact.app for fact in facts}) == 1
     assert facts[0].app.startswith("app-20")
@@ -62,8 +70,8 @@ def test_all_tasks_of_an_application_are_read(read: Read, version: str, story: s
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_failures_and_the_exclusion_of_a_host_are_read(read: Read, spark: SparkSession, version: str) -> None:
-    facts = read(LOGS / version / "excluded")
+def test_failures_and_the_exclusion_of_a_host_are_read(recorded: Recorded, spark: SparkSession, version: str) -> None:
+    facts = recorded(version, "excluded")
     failed = tasks(facts, "ExceptionFailure")
     assert {fact.host for fact in failed} == {HOSTS[1]}
     assert {fact.error for fact in failed} == {"org.apache.spark.api.python.PythonException"}
@@ -75,8 +83,8 @@ def test_failures_and_the_exclusion_of_a_host_are_read(read: Read, spark: SparkS
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_fetch_failure_names_the_serving_host(read: Read, version: str) -> None:
-    failed = tasks(read(LOGS / version / "fetch-failed"), "FetchFailed")
+def test_a_fetch_failure_names_the_serving_host(recorded: Recorded, version: str) -> None:
+    failed = tasks(recorded(version, "fetch-failed"), "FetchFailed")
     assert failed
     named = {fact.served_by for fact in failed if "MetadataFetchFailed" not in fact.message}  # which knows no host
     assert named
@@ -86,8 +94,8 @@ def test_a_fetch_failure_names_the_serving_host(read: Read, version: str) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_lost_executor_is_read_from_a_log_in_progress(read: Read, version: str) -> None:
-    (failed,) = tasks(read(LOGS / version / "in-progress"), "ExecutorLostFailure")
+def test_a_lost_executor_is_read_from_a_log_in_progress(recorded: Recorded, version: str) -> None:
+    (failed,) = tasks(recorded(version, "in-progress"), "ExecutorLostFailure")
     assert failed.host == HOSTS[2]
     assert failed.caused_by_app is not None
     assert failed.run_ms is None
@@ -110,35 +118,37 @@ def test_a_truncated_log_is_read_up_to_its_end(read: Read, spark: SparkSession, 
     assert set(broken) == cut_off
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"hello",
-        b"{}",
-        b"[]",
-        b"\0\0\0\0",
-        b'{"Event":"SparkListenerTaskEnd"}',
-        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task Info":{"Host":"a","Launch Time":1}}',
-        b'{"Event":"SparkListenerTaskEnd","Stage ID":"x","Task End Reason":{},"Task Info":{"Host":"a"}}',
-        b'{"Event":"SparkListenerTaskEnd",\xff\xfe}',
-        b'{"Event":"org.apache.spark.scheduler.SparkListenerNodeExcluded","time":1}',
-        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,{"Event":"SparkListenerTaskEnd"}',
-        b'{ "Event": "SparkListenerTaskEnd", "Stage ID": 1 }',
-        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task End Reason":{"Reason":"Success"},'
-        b'"Task Info":{"Host":"a","Launch Time":1,"Finish Time":%d}}' % MAX_TIME,
-        b'{"x": %s1%s}' % (b"[" * 5000, b"]" * 5000),
-    ],
+BROKEN = (
+    b"hello",
+    b"{}",
+    b"[]",
+    b"\0\0\0\0",
+    b'{"Event":"SparkListenerTaskEnd"}',
+    b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task Info":{"Host":"a","Launch Time":1}}',
+    b'{"Event":"SparkListenerTaskEnd","Stage ID":"x","Task End Reason":{},"Task Info":{"Host":"a"}}',
+    b'{"Event":"SparkListenerTaskEnd",\xff\xfe}',
+    b'{"Event":"org.apache.spark.scheduler.SparkListenerNodeExcluded","time":1}',
+    b'{"Event":"SparkListenerTaskEnd","Stage ID":1,{"Event":"SparkListenerTaskEnd"}',
+    b'{ "Event": "SparkListenerTaskEnd", "Stage ID": 1 }',
+    b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task End Reason":{"Reason":"Success"},'
+    b'"Task Info":{"Host":"a","Launch Time":1,"Finish Time":%d}}' % MAX_TIME,
+    b'{"x": %s1%s}' % (b"[" * 5000, b"]" * 5000),
 )
-def test_a_broken_line_is_reported_and_its_neighbours_are_read(
-    spark: SparkSession, tmp_path: Path, line: bytes
-) -> None:
+
+
+def test_a_broken_line_is_reported_and_its_neighbours_are_read(spark: SparkSession, tmp_path: Path) -> None:
     (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
     start, *rest = log.read_bytes().splitlines(keepends=True)
-    (tmp_path / "app-1").write_bytes(b"".join([start, line, b"\n", *rest]))
+    names = {f"file:{tmp_path}/app-{number}": line for number, line in enumerate(BROKEN)}
+    for name, line in names.items():
+        Path(name.removeprefix("file:")).write_bytes(b"".join([start, line, b"\n", *rest]))
     facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
-    assert kinds(facts.collect()) == {"log": 1, "application": 1, "task": 10, "broken": 1}
-    (problem,) = problems(broken_lines(facts))
-    assert problem.sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped")
+    rows = facts.collect()
+    for name, line in names.items():
+        found = kinds([row for row in rows if row.file == name])
+        assert found == {"log": 1, "application": 1, "task": 10, "broken": 1}, line
+    sentences = [it.sentence for it in problems(broken_lines(facts))]
+    assert sorted(sentences) == sorted(f"{name}: 1 broken line was skipped." for name in names)
 
 
 def _spaced(line: str) -> str:
@@ -153,14 +163,15 @@ def _with_carriage_return(line: str) -> str:
     return line.rstrip("\n") + "\r"
 
 
-@pytest.mark.parametrize("spelling", [_spaced, _sorted, _with_carriage_return])
-def test_a_log_that_another_tool_has_written_again_is_read(
-    read: Read, tmp_path: Path, spelling: Callable[[str], str]
-) -> None:
+def test_a_log_that_another_tool_has_written_again_is_read(read: Read, tmp_path: Path) -> None:
     (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
     lines = log.read_text().splitlines(keepends=True)
-    (tmp_path / "app-1").write_text("".join(spelling(line) + "\n" for line in lines) + "\r\n")
-    assert [fact[3:] for fact in read(tmp_path)] == [fact[3:] for fact in read(log)]
+    spellings = (_spaced, _sorted, _with_carriage_return)
+    for spelling in spellings:
+        (tmp_path / f"app{spelling.__name__}").write_text("".join(spelling(line) + "\n" for line in lines) + "\r\n")
+    facts, expected = read(tmp_path), [fact[3:] for fact in read(log)]
+    for spelling in spellings:
+        assert [fact[3:] for fact in facts if fact.file.endswith(spelling.__name__)] == expected, spelling
 
 
 def test_a_log_that_spark_has_compressed_with_snappy_is_read(read: Read, spark: SparkSession, tmp_path: Path) -> None:
@@ -179,25 +190,6 @@ def test_exclusions_by_the_agent_are_ignored(read: Read, tmp_path: Path) -> None
     start = '{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n'
     (tmp_path / "app-1").write_text(start + event % ("a", 0) + event % ("b", 2))
     assert [fact.host for fact in read(tmp_path) if fact.kind == "excluded"] == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("name", "app"),
-    [
-        ("app-20261121172626-0000", "app-20261121172626-0000"),
-        ("local-1795279379996.inprogress", "local-1795279379996"),
-        ("application_1700000000000_0001_2", "application_1700000000000_0001_2"),
-        ("application_1700000000000_0001", "application_1700000000000_0001"),
-        ("eventlog_v2_application_17_0001_1/events_12_application_17_0001_1", "application_17_0001_1"),
-        ("eventlog_v2_spark-0a1b/events_1_spark-0a1b.compact", "spark-0a1b"),
-        ("a b [x] {1}/app-1", "app-1"),
-        ("event_log_1", "event_log_1"),
-    ],
-)
-def test_the_application_id_comes_from_the_file_name(read: Read, tmp_path: Path, name: str, app: str) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text('{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n')
-    assert [fact.app for fact in read(tmp_path)] == [app]
 
 
 def test_each_file_that_is_skipped_is_named_but_only_the_most_broken_logs_are(spark: SparkSession) -> None:
