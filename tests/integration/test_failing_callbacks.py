@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from app.auth.credential import AUTH_DISABLED, Credential
 from app.engine import background
+from app.engine.background import RETRY_MS
 from app.engine.list_view import LastChanges, ListView
 from app.http.fast_path import FastRequest
 from app.listeners.push import Pusher
@@ -208,6 +209,22 @@ def test_blocks_expire_although_their_lateness_cannot_be_counted(
             wait_until(lambda number=number: len(failures) == number)  # type: ignore[misc]
             assert revision_of(client.get("/blocklist")) == 2 * number
     assert {entry.get("part") for entry in logs if entry["log_level"] == "error"} == {"metrics of changes"}
+
+
+def test_evidence_is_evaluated_although_a_refused_block_cannot_be_counted(
+    serve: Callable[..., Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+) -> None:
+    failures = break_method(monkeypatch, Metrics, "count_refused")
+    with serve(max_blocked=1) as client:
+        client.put("/blocklist/nodes/a", json=block())
+        for name in "xy":
+            register(client, name, leaseSeconds=3600)
+            heartbeat(client, name, evidence={"w": EXCLUDED})
+        wait_until(lambda: bool(failures))
+        client.delete("/blocklist/nodes/a")
+        clock.now += RETRY_MS
+        wait_until(lambda: blocked(client) == ["w"])
+    assert failed_tasks(logs) == []
 
 
 def test_the_log_is_compacted_although_that_cannot_be_counted(

@@ -17,9 +17,11 @@ from app.engine.background import RETRY_MS
 from app.main import create_app
 from app.settings import Settings
 from blocklist import BlocklistClient
+from blocklist.client.session import ListenerSession
 from blocklist.model.claims import Role
 from blocklist.model.errors import LimitError
 from blocklist.model.evidence import TTL_MS
+from blocklist.model.listener import ListenerRole, Registration, Report
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, Databases
@@ -37,6 +39,7 @@ from tests.integration.listeners import (
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, url_of, wait_until
 from tests.integration.raw_http import request, send_request
+from tests.integration.receiver import Receiver
 from tests.integration.secured import secured_in_process
 
 LIMIT: Final = "urn:blocklist:problem:limit"
@@ -99,6 +102,25 @@ class TestMaxBlocked:
             assert len(all_changes(client)) == 10
             assert rejections(client, "request") == 54
 
+    @ON_BOTH
+    def test_concurrent_bulk_and_single_requests_cannot_exceed_it(self, start: Start) -> None:
+        with start(max_blocked="10").client() as client, ThreadPoolExecutor(16) as pool:
+
+            def turn(number: int) -> int:
+                if number % 3 == 0:
+                    return put_blocks(client, *(f"m-{number}-{n}" for n in range(4))).status_code
+                status = put_block(client, f"n-{number}").status_code
+                if status == 201 and number % 3 == 1:
+                    assert client.delete(f"/blocklist/nodes/n-{number}").status_code == 200
+                return status
+
+            statuses = list(pool.map(turn, range(90)))
+            assert set(statuses) <= {200, 201, 409}
+            count = 0
+            for change in all_changes(client):
+                count += 1 if change["type"] == "blocked" else -1
+                assert count <= 10
+
     def test_the_fast_path_has_the_same_response(self, start_in_process: StartInProcess) -> None:
         process = start_in_process(max_blocked="1")
         body = json.dumps(block()).encode()
@@ -132,6 +154,22 @@ def test_a_share_of_the_nodes_of_live_listeners(start_in_process: StartInProcess
         # When the lease has expired, A and d are known, of which one is blocked.
         service.until(lambda: put_block(client, "b").status_code == 201)
         assert "2 of the 2 known nodes" in limit_detail(put_block(client, "d"))
+
+
+def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_nodes(
+    start_in_process: StartInProcess,
+) -> None:
+    with start_in_process(max_blocked_share="0.3").client() as client:
+        register(client, "jm", role=JM)
+        heartbeat(client, "jm", nodes=["a", "b", "10.0.0.1", "10.0.0.2", "10.0.0.3"])
+        register(client, "rm", role=RM)
+        heartbeat(client, "rm", nodes=[{"id": "a", "addresses": ["10.0.0.1"]}, {"id": "b", "addresses": ["10.0.0.2"]}])
+        put(client, "10.0.0.1")
+        assert "2 of the 3 known nodes; at most 1 may" in limit_detail(put_block(client, "b"))
+        # Without the manager, an address and a name are two machines.
+        client.delete("/listeners/rm").raise_for_status()
+        put(client, "b")
+        assert "3 of the 5 known nodes; at most 2 may" in limit_detail(put_block(client, "a"))
 
 
 class TestAuthors:
@@ -268,6 +306,13 @@ class TestMinimum:
         assert get_listener(listener_client, "jm")["usableNodes"] == 1
         assert register(listener_client, "jm", "s2", minNodes=1)["usableNodes"] is None
 
+    def test_the_answer_to_a_push_may_carry_nodes(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.report = {"nodes": ["a", "b"]}
+        receiver.register(listener_client, "jm", minNodes=2)
+        put(listener_client, "elsewhere")
+        wait_until(lambda: get_listener(listener_client, "jm")["usableNodes"] == 2)
+        limit_detail(put_block(listener_client, "a"))
+
     def test_10_000_nodes_are_accepted(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", minNodes=9_999)
         heartbeat(listener_client, "jm", nodes=[f"n-{number}.example.com" for number in range(10_000)])
@@ -284,6 +329,20 @@ class TestMinimum:
             assert (get_listener(client, "jm")["minNodes"], get_listener(client, "jm")["usableNodes"]) == (2, None)
             heartbeat(client, "jm", nodes=["a", "b"])
             limit_detail(put_block(client, "a"))
+
+    def test_a_listener_session_sends_minimum_and_nodes(
+        self, listener_client: httpx.Client, listener_service: ServiceProcess
+    ) -> None:
+        membership = ListenerSession(
+            listener_service.url, Registration(id="jm", role=ListenerRole.JOB_MASTER, session="s1", min_nodes=1)
+        )
+        try:
+            membership.report(Report(nodes=("a",)))
+            wait_until(lambda: {entry["id"]: entry for entry in listener_client.get("/listeners").json()["listeners"]}
+                       .get("jm", {}).get("usableNodes") == 1)  # fmt: skip
+            limit_detail(put_block(listener_client, "a"))
+        finally:
+            membership.close()
 
 
 class TestEvidence:

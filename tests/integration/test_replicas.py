@@ -110,6 +110,14 @@ class TestWriting:
         with ThreadPoolExecutor(8) as pool:
             assert sorted(pool.map(send, range(8))) == [201] + [412] * 7
 
+    def test_a_batch_conflicts_with_a_block_of_another_replica(
+        self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
+    ) -> None:
+        put(client_a, f"{node_id}-2")
+        both = {f"{node_id}-{number}": block() for number in (1, 2)}
+        assert list(problem_of(client_b.put("/blocklist/nodes", json=both), 409)["blockedNodes"]) == [f"{node_id}-2"]
+        assert client_a.get(f"/blocklist/nodes/{node_id}-1").status_code == 404
+
     def test_concurrent_writers_at_all_replicas_produce_one_log(self, start_replicas: StartReplicas) -> None:
         """Each answer of three replicas has its own revision, and the log has exactly these changes."""
         clients = start_replicas(3).clients

@@ -12,6 +12,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from subprocess import DEVNULL, CompletedProcess, Popen
+from typing import Final
 
 import httpx
 import pytest
@@ -25,6 +26,9 @@ from tests.integration.problems import problem_of
 from tests.integration.process import ROOT, ServiceProcess, environment, free_port, run_app, url_of, wait_until
 
 # Root may write to any file, unless it drops this capability.
+UNPRIVILEGED: Final = (
+    ("setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override") if os.geteuid() == 0 else ()
+)
 
 
 def assert_refused(done: CompletedProcess[str], *words: str) -> None:
@@ -62,6 +66,15 @@ def is_healthy(url: str) -> bool:
 
 class TestSettings:
     @pytest.mark.parametrize(
+        ("command", "name"),
+        [((), "PROT"), (("serve",), "URLS"), (("migrate",), "DATABASE")],
+    )
+    def test_an_unknown_name_stops_the_start_and_is_reported(
+        self, migrated: Path, command: tuple[str, ...], name: str
+    ) -> None:
+        assert_refused(run_app(*command, env={**settings_for(migrated), f"BLOCKLIST_{name}": "1"}), f"BLOCKLIST_{name}")
+
+    @pytest.mark.parametrize(
         ("name", "value"),
         [
             ("port", "x"),
@@ -76,6 +89,11 @@ class TestSettings:
         self, migrated: Path, name: str, value: str
     ) -> None:
         assert_refused(run_app(env={**settings_for(migrated), f"BLOCKLIST_{name.upper()}": value}), name.upper())
+
+    def test_a_password_is_not_repeated(self, migrated: Path) -> None:
+        done = run_app(env={**settings_for(migrated), "BLOCKLIST_DATABASE_URL": "oracle://scott:hunter2@x/y"})
+        assert_refused(done)
+        assert "hunter2" not in done.stderr + done.stdout
 
     def test_settings_of_clients_are_ignored_and_durations_have_units(self, start: Start) -> None:
         own = {"url": "http://elsewhere.example", "token": "x", "token_file": "/nowhere", "timeout": "5"}
@@ -96,6 +114,12 @@ class TestSettings:
             port = str(taken.getsockname()[1])
             done = run_app(env=environment(database_url=database_url, port=port))
         assert_refused(done, f"BLOCKLIST_PORT: port {port} of 127.0.0.1 is in use")
+        assert done.returncode == 2
+
+    def test_an_address_of_another_machine_stops_the_start(self, database_url: str, tmp_path: Path) -> None:
+        access = {"auth": "tokens", "admin_token_file": str(tmp_path / "other.token")}
+        done = run_app(env=environment(database_url=database_url, port=str(free_port()), host="192.0.2.1", **access))
+        assert_refused(done, "BLOCKLIST_HOST: the service cannot listen on 192.0.2.1")
         assert done.returncode == 2
 
     @pytest.mark.parametrize("host", ["::", "::1", "2001:db8::1"])
@@ -162,6 +186,19 @@ class TestDatabase:
             newer.commit()
         assert_refused(run_app(*command, env=settings_for(database)), "newer")
 
+    def test_a_read_only_file_is_refused(self, tmp_path: Path, migrated: Path) -> None:
+        database = tmp_path / "readonly.db"
+        database.write_bytes(migrated.read_bytes())
+        database.chmod(0o444)
+        assert_refused(run_app(env=settings_for(database), wrapper=UNPRIVILEGED), "readonly.db")
+
+    def test_a_file_that_another_service_uses_is_refused(self, service: ServiceProcess) -> None:
+        assert_refused(run_app(env=settings_for(service.database)), "blocklist.db")
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+
+    def test_a_missing_folder_is_reported(self, tmp_path: Path) -> None:
+        assert_refused(run_app("migrate", env=settings_for(tmp_path / "missing" / "blocklist.db")), "missing")
+
     def test_migrating_again_changes_nothing(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             client.put("/blocklist/nodes/a", json=block())
@@ -205,6 +242,15 @@ class TestHealth:
         families = {family.name: family for family in text_string_to_metric_families(response.text)}
         assert families["numBlockedNodes"].type == "gauge"
         assert all(family.documentation for family in families.values())
+
+    def test_requested_paths_make_no_new_metrics(self, client: httpx.Client) -> None:
+        client.get("/blocklist/nodes/first")
+        before = len(client.get("/metrics").text.splitlines())
+        for n in range(20):
+            client.get(f"/blocklist/nodes/free-{n}")
+            client.get(f"/nothing/{n}")
+        assert len(client.get("/metrics").text.splitlines()) < before + 40
+        assert "free-7" not in client.get("/metrics").text
 
     def test_an_unknown_path_below_metrics_gets_404(self, client: httpx.Client) -> None:
         problem_of(client.get("/metrics/x"), 404)

@@ -87,6 +87,16 @@ class TestCursors:
             last = current_list(client)[0]
             assert revisions(next_events(events, last - revision + back)) == list(range(revision - back + 1, last + 1))
 
+    def test_since_0_is_from_the_first_change(self, client: httpx.Client) -> None:
+        log = all_changes(client)
+        with watching(client, since=0) as events:
+            assert changes(next_events(events, len(log))) == log
+
+    def test_last_event_id_resumes(self, client: httpx.Client) -> None:
+        revision = current_list(client)[0]
+        with watching(client, last_event_id=f"{revision - 2}-{history_of(client)}") as events:
+            assert revisions(next_events(events, 2)) == [revision - 1, revision]
+
     def test_the_header_wins_over_the_parameter(self, client: httpx.Client) -> None:
         revision = current_list(client)[0]
         header = f"{revision - 1}-{history_of(client)}"
@@ -224,6 +234,25 @@ def test_a_watch_continues_after_a_restart(fresh: ServiceProcess, fresh_client: 
     with watching(fresh_client, last_event_id=cursor.id) as events:
         (change,) = changes(next_events(events, 1))
     assert (change["revision"], change["node"]["id"]) == (2, "b")
+
+
+@ON_SQLITE
+def test_a_stop_says_bye_to_a_hundred_watchers_and_loses_nothing(start: Start) -> None:
+    service = start()
+    with service.client() as client, ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        streams = [stack.enter_context(watching(client, since=0)) for _ in range(100)]
+        acknowledged = list(
+            pool.map(lambda n: revision_of(client.put(f"/blocklist/nodes/n{n}", json=block())), range(50))
+        )
+        service.terminate()
+        assert service.exit_code() == 0
+        for stream in streams:
+            *seen, bye = list(stream)
+            assert (bye.event, bye.json()["revision"], bye.retry is not None) == ("bye", 50, True)
+            assert revisions(seen) == sorted(acknowledged) == list(range(1, 51))
+    service.start()
+    with service.client() as client:
+        assert set(current_list(client)[1]) == {f"n{n}" for n in range(50)}
 
 
 def test_acknowledged_changes_survive_a_stop(start: Start) -> None:
