@@ -54,6 +54,7 @@ _DEFAULT_TIMEOUT: Final = 30 * 60_000
 _DEFAULT_REASON: Final = "Drain"
 _MAX_NAMED: Final = 10
 _EVACUATE: Final = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+_NOWHERE: Final = "no cluster has this node, so what runs there is unknown"
 
 
 def drain(
@@ -114,9 +115,13 @@ def _unknown_nodes(response: BlockNodesResult | None) -> dict[str, str]:
     """The nodes that no listener knew when they were blocked, by the id of their block, each with a sentence."""
     if response is None:
         return {}
-    unknown = {response.nodes[name].id: messages.unknown_node(meant) for name, meant in response.unknown.items()}
-    ambiguous = {response.nodes[name].id: messages.ambiguous_node(ids) for name, ids in response.ambiguous.items()}
-    return unknown | ambiguous
+    found: dict[str, str] = {}
+    for name, meant in response.unknown.items():
+        hint = "" if meant is None else f"; did you mean {meant}?"
+        found[response.nodes[name].id] = f"the node is not known, so what runs there is unknown{hint}"
+    for name, ids in response.ambiguous.items():
+        found[response.nodes[name].id] = f"the name means {len(ids)} nodes: {', '.join(ids)}"
+    return found
 
 
 def _print_doubts(client: BlocklistClient, report: ChangeReport, node_ids: Sequence[str]) -> None:
@@ -240,7 +245,7 @@ class DrainFollower:
             self._unknown.pop(node_id, None)
         occupancy = occupancy_of(status, lapsed, self._rules.by)
         # A misspelt node is empty, too.
-        unknown = self._unknown.get(node_id, messages.NOWHERE if status.state == "not-here" else None)
+        unknown = self._unknown.get(node_id, _NOWHERE if status.state == "not-here" else None)
         return not_draining(unknown) if unknown is not None and occupancy.drained else occupancy
 
     def _update(self, node_id: str, node: Occupancy) -> None:

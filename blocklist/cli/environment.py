@@ -440,20 +440,12 @@ def known_node_ids(incomplete: str) -> list[str]:
     logging.disable()
     try:
         with connect(COMPLETION_TIMEOUT) as client:
-            nodes = client.known_nodes_after(before_completed(incomplete))
+            # The inventory may be long: read it from an id on that is before all that begin so.
+            before = incomplete[:-1] if is_node_id(incomplete[:-1]) else None
+            found = [node for node in client.known_nodes_after(before) if node.id.startswith(incomplete)]
     except BlocklistError:
         return []
-    return free_first(incomplete, {node.id: node.blocked for node in nodes})
-
-
-def before_completed(incomplete: str) -> str | None:
-    """An id before all that begin so: the inventory is read from there, as it may be long; None: from its beginning."""
-    return incomplete[:-1] if is_node_id(incomplete[:-1]) else None
-
-
-def free_first(incomplete: str, blocked: Mapping[str, bool]) -> list[str]:
-    """The ids that begin so, of which the mapping says whether they are blocked: first those that are not."""
-    return sorted((it for it in blocked if it.startswith(incomplete)), key=lambda it: (blocked[it], it))
+    return [node.id for node in sorted(found, key=lambda node: (node.blocked, node.id))]
 
 
 def service_now(client: BlocklistClient) -> int:

@@ -62,11 +62,6 @@ def weakened_message(node_id: str, present: BlockedNode | None) -> str:
     return f"{node_id} {what}; blocklist history {node_id} shows why"
 
 
-def blocked_again_message(node_id: str) -> str:
-    """`n1 is blocked again; blocklist history n1 shows why`."""
-    return f"{node_id} is blocked again; blocklist history {node_id} shows why"
-
-
 def not_blocked_message(node_id: str) -> str:
     return f"{node_id} not blocked"
 
@@ -129,12 +124,6 @@ def unknown_messages(unknown: Mapping[str, str | None]) -> Iterator[str]:
         yield f"{', '.join(others)} {are}"
 
 
-def unknown_node(suggestion: str | None) -> str:
-    """`the node is not known, so what runs there is unknown; did you mean n1?`."""
-    meant = "" if suggestion is None else f"; did you mean {suggestion}?"
-    return f"the node is not known, so what runs there is unknown{meant}"
-
-
 def cluster_conflicts(nodes: Iterable[KnownNodeBody]) -> Iterator[str]:
     """`w1 is a node of k8s-a and of yarn: …`, a line for each node that may be a machine in each of its clusters."""
     for node in nodes:
@@ -167,14 +156,6 @@ def mode_notices(modes: Iterable[ModeRecordBody]) -> list[str]:
         for it in modes
         if it.mode in does
     ]
-
-
-NOWHERE: Final = "no cluster has this node, so what runs there is unknown"
-
-
-def ambiguous_node(claimants: Sequence[str]) -> str:
-    """`the name means 2 nodes: n8, n9`."""
-    return f"the name means {len(claimants)} nodes: {', '.join(claimants)}"
 
 
 def ambiguous_messages(ambiguous: Mapping[str, Sequence[str]]) -> list[str]:

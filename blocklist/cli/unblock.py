@@ -169,7 +169,7 @@ def _unblock(client: BlocklistClient, report: ChangeReport, node_ids: Sequence[s
         reasons = reasons_of(client, [*outcome.done, *outcome.not_blocked], wait.by)
         for node_id in progress.superseded:
             # Its unblocking is not in force.
-            report.reversed(node_id, messages.blocked_again_message(node_id))
+            report.reversed(node_id, f"{node_id} is blocked again; blocklist history {node_id} shows why")
         if progress.superseded:
             raise typer.Exit(1)
         report_progress(report, progress.with_refused(reasons[0]), wait.by, reasons)

@@ -300,7 +300,7 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
             oldest = problem.get("oldest")
             return CompactedError(detail, oldest if isinstance(oldest, int) else 0)
         case _:
-            return unavailable_error(response, detail)
+            return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
 
 
 def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> BlocklistError:
@@ -314,11 +314,6 @@ def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> Block
     if kind in _CONFLICTS:
         return _CONFLICTS[kind](detail, lines)
     return ConflictError(detail, _conflicting_nodes(problem), lines)
-
-
-def unavailable_error(response: httpx.Response, detail: str) -> UnavailableError:
-    """The error of a response that is not about the list."""
-    return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
 
 
 def _conflicting_nodes(problem: Json) -> dict[str, BlockedNode]:

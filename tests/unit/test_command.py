@@ -233,9 +233,6 @@ class TestTable:
             "w         evacuate  -",
         ]
 
-    def test_the_header_can_be_left_out(self) -> None:
-        assert Table(("A", "B", "C"), show_header=False, colour=False).lines(self.ROWS[:1]) == ["worker-1  mark  a b"]
-
     def test_cells_are_never_truncated(self) -> None:
         (line,) = Table(("A", "B"), show_header=False, colour=False).lines([("x" * 300, "y" * 3000)])
         assert line == "x" * 300 + "  " + "y" * 3000
