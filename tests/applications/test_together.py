@@ -99,6 +99,31 @@ def test_on_a_mark_tasks_do_not_wait_for_the_host_where_their_data_is(
     assert len(application.starts_on(B)) > used, "a new stage prefers the host of its data again"
 
 
+@pytest.mark.long
+def test_a_barrier_stage_that_runs_is_not_harmed_by_an_evacuation_which_is_reported(
+    service: Service, application: Application
+) -> None:
+    started = len(application.starts_on(B))
+    application.send("barrier 6 5000")
+    wait_until(lambda: len(application.starts_on(B)) > started)
+    service.put(B, action=EVACUATE)
+    wait_until(lambda: bool(service.refused(B)))
+    assert application.result().number == 6
+    assert application.round().hosts <= {A, C}
+
+
+@pytest.mark.long
+def test_a_barrier_job_that_needs_more_slots_than_are_open_opens_the_weakest_host(
+    service: Service, application: Application
+) -> None:
+    service.block(A, EVACUATE)
+    service.block(B, MARK)
+    application.send("barrier 4 50")
+    result = application.result()
+    assert result == Round(number=4, hosts=frozenset({B, C}))
+    wait_until(lambda: application.round().hosts == {C})
+
+
 def test_a_driver_short_of_memory_survives_a_long_list(service: Service, application: Application) -> None:
     """The last test on each change: to free all these nodes takes longer than the test."""
     application.send("fill 40")
@@ -113,3 +138,22 @@ def test_a_driver_short_of_memory_survives_a_long_list(service: Service, applica
     # Whatever failed for lack of memory is made up for.
     wait_until(lambda: application.round().hosts <= {A, C}, seconds=90)
     wait_until(lambda: service.is_applied(B))
+
+
+@pytest.mark.long
+def test_an_evacuation_is_a_mark_for_continuous_streaming_and_is_reported(
+    service: Service, application: Application
+) -> None:
+    application.send("stream")
+    application.result()
+    wait_until(lambda: streams(application))
+    service.put(*HOSTS[:2], action=EVACUATE)
+    wait_until(lambda: bool(service.refused(A) or service.refused(B)))
+    assert streams(application)
+    assert application.round().hosts == {C}
+
+
+def streams(application: Application) -> bool:
+    """Whether the streaming query makes progress."""
+    application.send("streaming")
+    return application.result().number == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -10,8 +10,10 @@ import httpx2
 import pytest
 
 from app.engine.background import RELOADED_CHANGES, RESTART_GRACE_MS
-from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS
-from tests.integration.bodies import block, current_list, now_ms
+from blocklist.client.session import ListenerSession
+from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, FindingKind
+from blocklist.model.listener import ListenerRole, Registration, Report
+from tests.integration.bodies import all_changes, block, current_list, later, now_ms
 from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.in_process import InProcessService, ManualClock, running_service
@@ -195,6 +197,12 @@ class TestRemoval:
         problem_of(post_heartbeat(listener_client, "x", evidence={"a": EXCLUDED}), 409)
         assert evidence(listener_client) == []
 
+    def test_a_renewal_keeps_it(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x")
+        report_evidence(listener_client, "x", "a")
+        register(listener_client, "x")
+        assert summary(listener_client) == [("a", "x", True)]
+
 
 class TestBlocking:
     """A node is blocked if enough applications agree."""
@@ -216,6 +224,16 @@ class TestBlocking:
         assert metric(listener_client, "blocklist_evidence_blocks_total") == made + 2
         assert metric(listener_client, 'blocklist_evidence{believed="true",kind="excluded"}') == 3
         assert metric(listener_client, 'blocklist_evidence{believed="false",kind="slow"}') == 0
+
+    def test_an_existing_block_is_merged(self, listener_client: httpx.Client) -> None:
+        end = later(7200)
+        put(listener_client, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="Hot", endTimestamp=end)
+        for name in "xy":
+            application(listener_client, name)
+            report_evidence(listener_client, name, "a")
+        wait_until(lambda: blocked(listener_client, "a")["cause"] == f"Hot,{CAUSE}")
+        node = blocked(listener_client, "a")
+        assert (node["action"], node["endTimestamp"]) == ("MARK_BLOCKED_AND_EVACUATE_TASKS", end)
 
     def test_after_an_unblock_only_new_evidence_blocks_again(self, listener_client: httpx.Client) -> None:
         for name in "vwxy":
@@ -244,6 +262,18 @@ def test_the_number_is_a_setting(start_in_process: StartInProcess) -> None:
         report_evidence(client, "x", "a")
         service.until(lambda: current_list(client)[1])
         assert current_list(client)[1]["a"]["cause"] == "1 application says so: x (Spark excluded the host)"
+
+
+def test_0_applications_disable_blocking(start_in_process: StartInProcess) -> None:
+    service = start_in_process(evidence_applications="0")
+    with service.client() as client:
+        for name in "xyz":
+            application(client, name)
+            report_evidence(client, name, "a")
+        register(client, "late", leaseSeconds=5)
+        # The lease is looked at as often as the evidence.
+        service.until(lambda: get_listener(client, "late")["state"] == "lapsed")
+        assert (current_list(client)[1], len(evidence(client))) == ({}, 3)
 
 
 @ON_BOTH
@@ -283,6 +313,52 @@ def test_after_a_restart_dismissed_evidence_blocks_nothing_however_many_changes_
         assert summary(client) == [("a", "x", False), ("a", "y", False)]
 
 
+class TestTime:
+    """On a manual clock."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def client(self, database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
+        with running_service(database_url, clock) as client:
+            for name in "xy":
+                body = {"role": JM, "sessionId": "s1", "leaseSeconds": 3600}
+                assert client.put(f"/listeners/{name}", json=body).status_code == 201
+            yield client
+
+    @pytest.fixture
+    def report_a(self, client: httpx2.Client) -> Callable[[str], None]:
+        def report_a(name: str) -> None:
+            heartbeat_body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
+            assert client.post(f"/listeners/{name}/heartbeat", json=heartbeat_body).status_code == 200
+
+        return report_a
+
+    def test_the_block_is_renewed_by_reports_and_expires_a_minute_after_the_last(
+        self, client: httpx2.Client, clock: ManualClock, report_a: Callable[[str], None]
+    ) -> None:
+        report_a("x")
+        report_a("y")
+        began = clock.now
+        wait_until(lambda: list(current_list(client)[1]) == ["a"])
+        for _ in range(6):
+            clock.now += 10_000
+            report_a("x")
+            report_a("y")
+            if (clock.now - began) % (TTL_MS // 2) == 0:
+                end = str(clock.now + TTL_MS)
+                wait_until(lambda end=end: current_list(client)[1]["a"]["endTimestamp"] == end)  # type: ignore[misc]
+        assert current_list(client)[1]["a"]["cause"] == CAUSE
+        clock.now += TTL_MS - 1
+        assert list(current_list(client)[1]) == ["a"]
+        clock.now += 1
+        assert list(current_list(client)[1]) == []
+        wait_until(lambda: [entry["type"] for entry in all_changes(client)][-1] == "expired")
+        assert [entry["type"] for entry in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
+
+
 @ON_BOTH
 def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url: str) -> None:
     clock = ManualClock()
@@ -298,6 +374,23 @@ def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url
             heartbeat_body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
             assert client.post(f"/listeners/{name}/heartbeat", json=heartbeat_body).status_code == 200
         assert summary(client) == [("a", "early", False), ("a", "late", True)]
+
+
+def test_a_listener_session_of_the_client_repeats_the_report(
+    listener_client: httpx.Client, listener_service: ServiceProcess
+) -> None:
+    registration = Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1")
+    membership = ListenerSession(listener_service.url, registration, interval=0.1)
+    try:
+        finding = Finding(kind=FindingKind.EXCLUDED, reason=EXCLUDED["reason"])
+        membership.report(Report(evidence={"a": finding}))
+        wait_until(lambda: summary(listener_client) == [("a", "x", True)])
+        first = evidence(listener_client)[0]
+        assert (first["kind"], first["reason"]) == tuple(EXCLUDED.values())
+        wait_until(lambda: int(evidence(listener_client)[0]["lastSeen"]) > int(first["lastSeen"]))
+    finally:
+        membership.close()
+    assert evidence(listener_client) == []
 
 
 class TestNamesInTheInventory:

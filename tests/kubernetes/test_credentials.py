@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from blocklist import BlocklistClient
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
 from blocklist.managers.kubernetes.cluster_access import find_access
 from blocklist.managers.kubernetes.running import AccessReader
-from tests.integration.process import wait_until
+from tests.integration.manager_process import acked_revision
+from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster, make_authority, sign_certificate
+from tests.kubernetes.kubelets import Kubelets
+from tests.kubernetes.manager import is_blocked, manager_process
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -96,3 +100,21 @@ def test_a_client_certificate_is_replaced(kubeconfig: Kubeconfig, cluster: Clust
             api.get("/api/v1/nodes")
         kubeconfig.sign(cluster.folder, "client-ca")
         wait_until(lambda: is_answered(api))
+
+
+def test_a_manager_uses_a_kubeconfig_that_is_replaced(
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess
+) -> None:
+    manager = manager_process(tmp_path, cluster, fresh)
+    path = tmp_path / "kubernetes" / "kubeconfig"
+    text = path.read_text()
+    path.write_text(cluster.kubeconfig("has-expired"))
+    with kubelets.nodes("replaced-77"), BlocklistClient(fresh.url) as client, manager:
+        client.block("replaced-77", "Hot machine")
+        wait_until(lambda: "HTTP 401" in manager.log())
+        assert acked_revision(fresh, "kubernetes") < 1
+        path.write_text(text[:100])
+        wait_until(lambda: "is not a kubeconfig. The former credentials are used." in manager.log())
+        path.write_text(text)
+        wait_until(lambda: is_blocked(kubelets.node("replaced-77")), seconds=120)
+        wait_until(lambda: acked_revision(fresh, "kubernetes") == 1)

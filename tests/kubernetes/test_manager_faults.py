@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,33 @@ from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import NAMESPACE, is_blocked, is_free, manager_process, manager_token
 
 pytestmark = pytest.mark.timeout(600)
+
+
+def test_blocks_stay_right_while_the_manager_or_the_service_is_killed(
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess
+) -> None:
+    with (
+        kubelets.nodes("killed-61", "killed-62", "killed-63"),
+        BlocklistClient(fresh.url) as client,
+        manager_process(tmp_path, cluster, fresh) as manager,
+    ):
+        client.block("killed-61", "Hot machine")
+        client.block("killed-62", "Hot machine")
+        wait_until(lambda: acked_revision(fresh, "kubernetes") == 2, seconds=120)
+        manager.kill()
+        client.unblock("killed-61")
+        end = time.time_ns() // 1_000_000 + 10_000
+        client.block("killed-63", "Disk errors", end=end)
+        assert is_blocked(kubelets.node("killed-61"))
+        manager.start()
+        wait_until(lambda: is_free(kubelets.node("killed-61")), seconds=120)
+        wait_until(lambda: is_blocked(kubelets.node("killed-63")) or time.time_ns() // 1_000_000 > end, seconds=120)
+        fresh.kill()
+        wait_until(lambda: is_free(kubelets.node("killed-63")), seconds=120)
+        assert is_blocked(kubelets.node("killed-62"))
+        fresh.start()
+        client.unblock("killed-62")
+        wait_until(lambda: is_free(kubelets.node("killed-62")), seconds=120)
 
 
 def test_without_the_api_server_a_block_is_not_acknowledged_and_former_ones_become_unknown(

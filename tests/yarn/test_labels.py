@@ -28,12 +28,6 @@ def test_a_mark_keeps_new_containers_away_an_evacuation_ends_them_and_an_end_fre
         scene.block("W1", MARK)  # Short, in upper case.
         scene.wait_applied("W1")
         assert scene.labels() == {W1: "blocklist"}
-        capacity = {"capacity.yarn/memory-mb": str(MEGABYTES), "capacity.yarn/vcores": str(VCORES)}
-        labels = {"cluster": "yarn", "rack": "default-rack", **capacity}
-        with BlocklistClient(scene.service.url) as client:
-            assert {node.id: node.labels for node in client.known_nodes().nodes} == dict.fromkeys(
-                scene.yarn.nodes, labels
-            )
         tasks = [{"id": f"{W1}:8041", "runningTasks": before[W1]}]
         scene.wait(lambda: scene.listener("W1")["taskManagers"] == tasks)
         rest.submit(megabytes=128)
@@ -62,6 +56,24 @@ def test_a_mark_keeps_new_containers_away_an_evacuation_ends_them_and_an_end_fre
         assert time.time_ns() // 1_000_000 >= end
         assert "Among them are ApplicationMasters (application_" in manager.log()
     scene.check_intact()
+
+
+def test_names_that_yarn_does_not_know_are_not_here_and_harm_nothing(scene: Scene) -> None:
+    with scene.manager(), BlocklistClient(scene.service.url) as client:
+        with scene.service.client() as http:
+            body = {f"x{number}.other.test": {"action": "MARK_BLOCKED", "cause": "hot"} for number in range(1000)}
+            answer = http.put("/blocklist/nodes", json=body)
+            assert answer.status_code < 300, answer.text
+        scene.block("nosuch")
+        scene.block(W2)
+        scene.wait_applied(W2)
+        assert scene.labels() == {W2: "blocklist"}
+        scene.wait_not_here("nosuch", "x999.other.test")
+        known = {node.id: node.labels for node in client.known_nodes().nodes}
+        capacity = {"capacity.yarn/memory-mb": str(MEGABYTES), "capacity.yarn/vcores": str(VCORES)}
+        assert known == {key: {"cluster": "yarn", "rack": "default-rack", **capacity} for key in scene.yarn.nodes}
+        scene.unblock(W2)
+        scene.wait(lambda: scene.labels() == {})
 
 
 def test_labels_of_others_are_given_back(scene: Scene) -> None:
@@ -130,6 +142,22 @@ def test_nothing_is_lost_when_everything_is_killed_in_turn(scene: Scene) -> None
         scene.wait(lambda: yarn.states().get(W2) != "RUNNING")
         yarn.start_node(W2)
         yarn.wait_running()
+
+
+def test_an_evacuation_that_was_interrupted_gives_the_resources_back(scene: Scene) -> None:
+    """The manager died while the node had no resources: only the label says what it had."""
+    rest = scene.rest
+    for label in ("gpu", "blocklist--gpu", f"blocklist-restore-{MEGABYTES}-{VCORES}--gpu"):
+        rest.add_label(label)
+    for host, action in ((W1, EVACUATE), (W2, None)):
+        rest.set_label(f"{host}:0", "blocklist--gpu")
+        rest.set_label(f"{host}:8041", f"blocklist-restore-{MEGABYTES}-{VCORES}--gpu")
+        rest.set_resource(f"{host}:8041", 0, 0, 0)
+        if action is not None:
+            scene.block(host, action)
+    with scene.manager():
+        scene.wait(lambda: scene.labels() == {W1: "blocklist--gpu", W2: "gpu"})
+        scene.check_intact()
 
 
 def test_labels_of_a_host_and_of_its_node_manager_are_given_back(scene: Scene) -> None:

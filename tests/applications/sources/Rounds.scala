@@ -4,6 +4,7 @@ import org.apache.spark.BarrierTaskContext
 import org.apache.spark.SparkContext
 import org.apache.spark.resource.{ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests}
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.streaming.{StreamingQuery, Trigger}
 import scala.io.Source
 
 /**
@@ -14,7 +15,9 @@ import scala.io.Source
  */
 object ScalaRounds {
   private var ballast: Array[Array[Byte]] = Array.empty
+  private var query: Option[StreamingQuery] = None
   private lazy val numbers = SparkContext.getOrCreate().parallelize(1 to 100000, 24).cache()
+  private lazy val checkpoints = Files.createTempDirectory("checkpoints")
 
   def main(arguments: Array[String]): Unit = {
     val spark = SparkSession.builder().appName("scala").getOrCreate()
@@ -34,6 +37,8 @@ object ScalaRounds {
     case List("fill", megabytes) => fill(megabytes.toInt)
     case List("fail", host) => hosts(failing(spark.sparkContext, host))
     case List("heap") => "ROUND " + heap()
+    case List("stream") => stream(spark)
+    case List("streaming") => "ROUND " + progress()
     case List(slow) => hosts(plain(spark.sparkContext, slow))
     case _ => "ROUND 0"
   }
@@ -110,5 +115,25 @@ object ScalaRounds {
   private def heap(): Long = {
     for (_ <- 1 to 2) System.gc()
     (Runtime.getRuntime.totalMemory - Runtime.getRuntime.freeMemory) / 1000000
+  }
+
+  private def stream(spark: SparkSession): String = {
+    val rows = spark.readStream.format("rate").option("numPartitions", 3).option("rowsPerSecond", 30).load()
+    val writer = rows.writeStream.format("noop").option("checkpointLocation", checkpoints.toString)
+    query = Some(writer.trigger(Trigger.Continuous(200)).start())
+    "ROUND 1"
+  }
+
+  /** 1 while the query runs and commits further epochs, else 0. */
+  private def progress(): Int = {
+    val before = lastCommit()
+    val end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30)
+    while (query.get.isActive && lastCommit() == before && System.nanoTime() < end) Thread.sleep(50)
+    if (query.get.isActive && lastCommit() != before) 1 else 0
+  }
+
+  private def lastCommit(): Int = {
+    val names = Option(checkpoints.resolve("commits").toFile.list).getOrElse(Array.empty[String])
+    (names.filter(_.forall(_.isDigit)).map(_.toInt) :+ -1).max
   }
 }

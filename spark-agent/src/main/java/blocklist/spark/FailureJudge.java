@@ -26,8 +26,8 @@ import java.util.regex.Pattern;
  * may have one cause, such as a machine that leaves. Fetches: MIN_READERS other hosts could not read from the host, and
  * its executor is still there SETTLE later. In both cases at most a tenth of the other hosts may have the same.
  *
- * <p>Memory: MAX_ENDS times RECENT ends of tasks (or those of one stage, if that has more hosts), MAX_STAGES times MAX_FAILED failed partitions, MAX_EVENTS losses and as
- * many fetches, and the live executors.
+ * <p>Memory: MAX_ENDS times RECENT ends of tasks (or those of one stage, if that has more hosts), MAX_STAGES times MAX_FAILED
+ * failed partitions, MAX_EVENTS losses and as many fetches, and the live executors.
  */
 final class FailureJudge {
   static final long WINDOW = 60000;

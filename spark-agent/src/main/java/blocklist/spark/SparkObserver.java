@@ -15,14 +15,20 @@ import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.SparkListenerTaskStart;
 import org.apache.spark.scheduler.TaskInfo;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Collects from Spark's events the exclusions for stages and the speculated tasks.
  *
  * <p>Memory grows with the running stages, and with the running tasks if speculation is on; at most MAX_PENDING
  * observations wait for {@code drain}. THREADING: it has its own monitor.
+ *
+ * <p>Nothing is thrown at Spark's events: an Error, such as that of a Spark with other classes, would end the application.
+ * After one, nothing is observed any more.
  */
 final class SparkObserver extends SparkListener {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
   private static final int MAX_PENDING = 10000;
 
   private final boolean speculation;
@@ -31,21 +37,38 @@ final class SparkObserver extends SparkListener {
   /** Stage to a map from the number of a task to its host. */
   private final Map<String, Map<Integer, String>> running = new HashMap<>();
   private final Set<Observation> pending = new LinkedHashSet<>();
+  private boolean ended = false;
 
   SparkObserver(boolean speculation) {
     this.speculation = speculation;
   }
 
-  public synchronized void onNodeExcludedForStage(SparkListenerNodeExcludedForStage event) {
+  public void onNodeExcludedForStage(SparkListenerNodeExcludedForStage event) {
+    guarded(() -> excludedForStage(event));
+  }
+
+  public void onTaskStart(SparkListenerTaskStart event) {
+    if (speculation) guarded(() -> started(event));
+  }
+
+  public void onTaskEnd(SparkListenerTaskEnd event) {
+    if (speculation) guarded(() -> taskEnded(event));
+  }
+
+  public void onStageCompleted(SparkListenerStageCompleted event) {
+    guarded(() -> completed(event));
+  }
+
+  private void excludedForStage(SparkListenerNodeExcludedForStage event) {
     String stage = event.stageId() + "." + event.stageAttemptId();
     Observation observation = new Observation(Observation.STAGE, event.hostId(), stage, -1);
     excluded.computeIfAbsent(stage, each -> new HashSet<>()).add(observation);
     record(observation);
   }
 
-  public synchronized void onTaskStart(SparkListenerTaskStart event) {
+  private void started(SparkListenerTaskStart event) {
     TaskInfo task = event.taskInfo();
-    if (!speculation || task == null) return;
+    if (task == null) return;
     String stage = event.stageId() + "." + event.stageAttemptId();
     if (!task.speculative()) {
       running.computeIfAbsent(stage, each -> new HashMap<>()).put(task.index(), task.host());
@@ -55,7 +78,7 @@ final class SparkObserver extends SparkListener {
     if (host != null) record(new Observation(Observation.SLOW, host, stage, task.index()));
   }
 
-  public synchronized void onTaskEnd(SparkListenerTaskEnd event) {
+  private void taskEnded(SparkListenerTaskEnd event) {
     TaskInfo task = event.taskInfo();
     if (task == null || task.speculative()) return;
     String stage = event.stageId() + "." + event.stageAttemptId();
@@ -65,7 +88,7 @@ final class SparkObserver extends SparkListener {
     if (tasks.isEmpty()) running.remove(stage);
   }
 
-  public synchronized void onStageCompleted(SparkListenerStageCompleted event) {
+  private void completed(SparkListenerStageCompleted event) {
     String stage = event.stageInfo().stageId() + "." + event.stageInfo().attemptNumber();
     excluded.remove(stage);
     running.remove(stage);
@@ -81,5 +104,15 @@ final class SparkObserver extends SparkListener {
 
   void record(Observation observation) {
     if (pending.size() < MAX_PENDING) pending.add(observation);
+  }
+
+  private synchronized void guarded(Runnable work) {
+    if (ended) return;
+    try {
+      work.run();
+    } catch (Throwable t) {
+      ended = true;
+      LOG.warn("Exclusions and speculated tasks are not observed any more.", t);
+    }
   }
 }
