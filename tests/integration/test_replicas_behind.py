@@ -46,6 +46,8 @@ class Pair:
     @contextmanager
     def without_notifications(self) -> Iterator[None]:
         """The server's process for that connection is paused; the others go on."""
+        # A replica is ready before it listens.
+        wait_until(lambda: bool(self.server.execute(_LISTENS)))
         ((pid,),) = self.server.execute(_LISTENS)
         os.kill(pid, signal.SIGSTOP)
         try:
