@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 import structlog
+from psycopg.conninfo import timeout_from_conninfo
 from psycopg.pq import TransactionStatus
 from sqlalchemy import (
     ARRAY,
@@ -711,8 +712,8 @@ async def connect_async(url: str) -> psycopg.AsyncConnection:
     arguments = _arguments(url)
     connection = await psycopg.AsyncConnection.connect(**arguments)
     try:
-        # What the URL allows for connecting, it also allows for the first answer; libpq has no shorter timeout either.
-        with deadline(max(CONNECT_TIMEOUT_SECONDS, int(arguments["connect_timeout"])), connection):
+        # What the URL allows for connecting, it also allows for the first answer.
+        with deadline(timeout_from_conninfo(arguments), connection):
             [pid] = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (None,)
             if pid != connection.info.backend_pid:
                 connection.prepare_threshold = None  # As above.

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.bodies import EVACUATE, all_changes, block, current_list
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list, revision_of
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
@@ -99,6 +99,36 @@ def test_the_expired_change_is_committed_without_a_request(client: TestClient, c
     change: dict[str, Any] = all_changes(client)[1]
     assert change == {"revision": 2, "type": "expired", "at": str(END), "createdBy": None, "node": made}
     assert current_list(client) == (2, {})
+
+
+def test_a_block_expires_once(client: TestClient, clock: ManualClock) -> None:
+    client.put(NODE, json=block(endTimestamp=END))
+    clock.now = END
+    wait_until(lambda: len(all_changes(client)) == 2)
+    clock.now = END + 1_000_000
+    client.put("/blocklist/nodes/b", json=block(endTimestamp=END + 1_000_001))
+    clock.now = END + 1_000_001
+    wait_until(lambda: len(all_changes(client)) == 4)
+    assert log(client) == [(1, "blocked", "a"), (2, "expired", "a"), (3, "blocked", "b"), (4, "expired", "b")]
+
+
+def test_an_ended_node_among_several_expires_before_it_is_blocked_again(client: TestClient, clock: ManualClock) -> None:
+    client.put(NODE, json=block(endTimestamp=END))
+    clock.now = END
+    answer = client.put("/blocklist/nodes", json={"b": block(), "a": block(), "c": block()})
+    assert [entry["status"] for entry in answer.json().values()] == [201, 201, 201]
+    changes = log(client)
+    assert revision_of(answer) == len(changes) == 5
+    assert [node_id for _, kind, node_id in changes if kind == "blocked"] == ["a", "b", "a", "c"]
+    assert [kind for _, kind, node_id in changes if node_id == "a"] == ["blocked", "expired", "blocked"]
+
+
+def test_a_permanent_block_never_ends(client: TestClient, clock: ManualClock) -> None:
+    client.put(NODE, json=block())
+    client.put("/blocklist/nodes/b", json=block(endTimestamp=END))
+    clock.now = 2**62
+    wait_until(lambda: len(all_changes(client)) == 3)
+    assert client.get(NODE).status_code == 200
 
 
 def test_expired_changes_are_in_the_order_of_the_ends(client: TestClient, clock: ManualClock) -> None:

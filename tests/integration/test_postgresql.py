@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, event, select, text
+from sqlalchemy import Connection, Engine, event, make_url, select, text
 
 from app.main import unix_millis
 from app.store.database import make_store
@@ -160,6 +160,14 @@ def blocks(*node_ids: str, after: int) -> list[Change]:
 
 
 # Deadlines on connections to PostgreSQL.
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seconds", ["30.5", "0"])
+async def test_a_connection_takes_the_timeout_in_each_form_of_libpq(database_url: str, seconds: str) -> None:
+    url = make_url(database_url).update_query_dict({"connect_timeout": seconds})
+    connection = await connect_async(url.render_as_string(hide_password=False))
+    await connection.close()
 
 
 @pytest.mark.anyio

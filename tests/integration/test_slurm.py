@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,20 @@ def test_a_node_drained_by_an_administrator_is_left_unchanged(
     cluster.update("n3", "state=resume")
 
 
+def test_a_killed_manager_recognises_its_nodes_by_their_reason(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    client.block("n1", "Hot machine")
+    wait_until(lambda: "DRAIN" in cluster.state("n1"))
+    manager.kill()
+    cluster.update("n2", "state=drain", "reason=new disk")
+    client.unblock("n1")
+    manager.start()
+    wait_until(lambda: cluster.state("n1") == "IDLE")
+    assert "DRAIN" in cluster.state("n2")
+    cluster.update("n2", "state=resume")
+
+
 def test_a_node_that_went_down_while_it_was_blocked_stays_down(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
@@ -114,6 +129,17 @@ def test_a_node_that_went_down_while_it_was_blocked_stays_down(
     assert "DRAIN" not in cluster.state("n3")
     assert cluster.reason("n3").startswith("down since before its block in the blocklist ended")
     cluster.update("n3", "state=resume")
+
+
+def test_a_changed_block_changes_the_reason_and_its_end_undrains_the_node(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    client.block("n1", "Hot machine", end=time.time_ns() // 1_000_000 + 4_000)
+    wait_until(lambda: "blocklist: until" in cluster.reason("n1"))
+    client.block("n1", "Disk errors", action=EVACUATE, end=time.time_ns() // 1_000_000 + 5_000, allow_merge=True)
+    wait_until(lambda: "Disk errors" in cluster.reason("n1"))
+    assert "DRAIN" in cluster.state("n1")
+    wait_until(lambda: cluster.state("n1") == "IDLE")
 
 
 def test_an_unreachable_slurmctld_is_retried(

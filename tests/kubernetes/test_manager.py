@@ -88,6 +88,30 @@ def test_a_blocked_node_gets_no_new_pods_until_its_block_ends(
         assert "Unblocked" in described
 
 
+def test_with_all_nodes_blocked_a_pod_waits_for_the_first_that_is_free(
+    manager: ManagerProcess,
+    fresh: ServiceProcess,
+    client: BlocklistClient,
+    cluster: Cluster,
+    kubelets: Kubelets,
+    namespace: str,
+) -> None:
+    names = ["all-36", "all-37"]
+    # Pods of other tests may want these nodes, and nodes of other tests may be there.
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": names}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    with kubelets.nodes(*names), cluster.api() as api:
+        for name in names:
+            client.block(name, "Power")
+        wait_until(lambda: acked_revision(fresh, "kubernetes") == 2, seconds=120)
+        wait_until(lambda: applied(client, "all-36") and applied(client, "all-37"), seconds=120)
+        make_pod(api, namespace, "waits", "sleep", "600", affinity=affinity)
+        wait_until(lambda: waits_for_taint(api, namespace, "waits"))
+        client.unblock("all-37")
+        wait_until(lambda: "waits" in kubelets.pods_on("all-37"), seconds=120)
+
+
 def test_a_node_that_joins_or_registers_again_is_blocked_at_once(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, kubelets: Kubelets
 ) -> None:

@@ -59,8 +59,16 @@ class TestTasks:
     def test_a_host_that_swallows_tasks_is_faulty(self, decisions: Decisions) -> None:
         found = judge(decisions, *retried(range(4), "bad", ["a", "b"]), now=4000)
         assert found == {
-            "bad": "4 of 4 recent task attempts failed with IOException and then succeeded on other hosts."
+            "bad": "In stages with failures, 4 of 4 recent task attempts failed with IOException and then succeeded"
+            " on other hosts."
         }
+
+    def test_a_success_before_the_failures_proves_nothing(self, decisions: Decisions) -> None:
+        """As when a stage is tried again, because shuffle data was lost."""
+        retried_stage = [fail(0, 7, "a"), *(ok(n, n, "ab"[n % 2]) for n in range(10, 40)), ok(50, 7, "b")]
+        failures = [fail(100 + n, 7, "bad") for n in range(3)]
+        script = [*retried_stage, *failures, findings(200), ok(300, 7, "a"), findings(400)]
+        assert [list(found) for found in decisions.judge(script)] == [[], ["bad"]]
 
     def test_three_failures_suffice_and_two_do_not(self, decisions: Decisions) -> None:
         events = [*retried(range(3), "bad", ["a", "b"])]

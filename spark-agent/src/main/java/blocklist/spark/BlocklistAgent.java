@@ -113,8 +113,8 @@ public final class BlocklistAgent implements ReportSource {
     try {
       SparkObserver created = new SparkObserver("true".equals(sc.conf().get("spark.speculation", "false")));
       sc.addSparkListener(created);
-      failures = FailureListener.start(sc);
       observer = created;
+      failures = FailureListener.start(sc);
     } catch (Throwable t) {
       // Applying the list matters more: it must continue without evidence.
       LOG.warn("Failures and Spark's exclusions cannot be observed; no evidence is reported.", t);
@@ -287,7 +287,9 @@ public final class BlocklistAgent implements ReportSource {
     if (present == null || snapshot.mode == Mode.OFF) return fields;
     List<Observation> observations = present.drain();
     if (control != null) observations.addAll(control.ownExclusions());
-    fields.put("evidence", Json.object(evidence.update(onNodes(observations), failures.findings(directory::lastNode), Times.monotonic())));
+    FailureListener judging = failures;
+    Map<String, String> failing = judging == null ? new TreeMap<>() : judging.findings(directory::lastNode);
+    fields.put("evidence", Json.object(evidence.update(onNodes(observations), failing, Times.monotonic())));
     return fields;
   }
 

@@ -73,7 +73,7 @@ final class FailureJudge {
     }
   }
 
-  /** The first success of a partition after a failure. */
+  /** The first success of a partition after its last failure. */
   private static final class Success {
     final String host;
     final long at;
@@ -112,7 +112,8 @@ final class FailureJudge {
     }
 
     String reason() {
-      return proven + " of " + (proven + succeeded) + " recent task attempts failed with " + error + " and then succeeded on other hosts.";
+      return "In stages with failures, " + proven + " of " + (proven + succeeded) + " recent task attempts failed with " + error
+          + " and then succeeded on other hosts.";
     }
   }
 
@@ -198,7 +199,8 @@ final class FailureJudge {
     Ends its = ends(stage, host);
     its.add(Math.max(0, partition), now);
     its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
-    if (!stage.failed.containsKey(partition)) stage.failed.put(partition, null);
+    // A success before this failure, such as before the stage was retried, proves nothing.
+    stage.failed.put(partition, null);
     if (stage.failed.size() > MAX_FAILED) removeFirst(stage.failed.keySet());
     stage.lastFailure = now;
   }
@@ -235,9 +237,12 @@ final class FailureJudge {
     return matcher.find() ? Integer.parseInt(matcher.group(1)) : 0;
   }
 
-  /** Not 52 (out of memory), 137 and 143 (SIGKILL and SIGTERM: somebody ended it); negative ones are decisions of YARN. */
+  /**
+   * Not 52 (out of memory), 57 (a task of the job did not end), 137 and 143 (SIGKILL and SIGTERM: somebody ended it);
+   * negative ones are decisions of YARN.
+   */
   private static boolean isFault(int code) {
-    return code > 0 && code != 52 && code != 137 && code != 143;
+    return code > 0 && code != 52 && code != 57 && code != 137 && code != 143;
   }
 
   private void ignoreFailures(String host, long since) {

@@ -15,6 +15,7 @@ import org.apache.spark.scheduler.SparkListenerExecutorAdded;
 import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.TaskInfo;
+import org.apache.spark.scheduler.TaskScheduler;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -43,14 +44,21 @@ final class FailureListener extends SparkListener {
   static FailureListener start(SparkContext sc) {
     FailureListener listener = new FailureListener("true".equals(sc.conf().get("spark.shuffle.service.enabled", "false")));
     sc.addSparkListener(listener);
-    if (sc.taskScheduler() instanceof TaskSchedulerImpl) listener.addPresent((TaskSchedulerImpl) sc.taskScheduler());
+    listener.addPresent(sc.taskScheduler());
     return listener;
   }
 
-  private void addPresent(TaskSchedulerImpl scheduler) {
+  private void addPresent(TaskScheduler of) {
+    if (!(of instanceof TaskSchedulerImpl)) return;
+    TaskSchedulerImpl scheduler = (TaskSchedulerImpl) of;
     Map<String, String> present = new TreeMap<>();
-    synchronized (scheduler) {
-      for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) present.put(executor._1(), executor._2());
+    try {
+      // Not with this object's monitor.
+      synchronized (scheduler) {
+        for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) present.put(executor._1(), executor._2());
+      }
+    } catch (Throwable t) {
+      end(t);
     }
     guarded(() -> present.forEach((id, host) -> judge.executorAdded(id, host, Times.monotonic())));
   }
@@ -109,8 +117,12 @@ final class FailureListener extends SparkListener {
     try {
       work.run();
     } catch (Throwable t) {
-      ended = true;
-      LOG.warn("Failures of tasks and executors are not judged any more.", t);
+      end(t);
     }
+  }
+
+  private synchronized void end(Throwable t) {
+    ended = true;
+    LOG.warn("This application reports no failing hosts any more, until its next start.", t);
   }
 }

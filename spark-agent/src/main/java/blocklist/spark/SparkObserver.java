@@ -112,7 +112,7 @@ final class SparkObserver extends SparkListener {
       work.run();
     } catch (Throwable t) {
       ended = true;
-      LOG.warn("Exclusions and speculated tasks are not observed any more.", t);
+      LOG.warn("This application reports no slow or excluded hosts any more, until its next start.", t);
     }
   }
 }
