@@ -174,6 +174,7 @@ def test_a_lossy_failover_that_no_running_replica_saw_starts_one_new_history(
     clients = [pair.stack.enter_context(service.client()) for service in services]
     clients[0].put("/blocklist/nodes/next", json=block()).raise_for_status()
     assert history_of(clients[0]) == history_of(clients[1]) != history
+    wait_until(lambda: "next" in current_list(clients[1])[1])
     for one in clients:
         with watching(one, last_event_id=last.id) as events:
             (snapshot,) = next_events(events, 1)
