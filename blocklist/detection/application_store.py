@@ -7,6 +7,7 @@ that runs longer, single events are.
 
 from __future__ import annotations
 
+import glob
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,7 +106,7 @@ def compare(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 @contextmanager
-def _operational_errors() -> Iterator[None]:
+def operational_errors() -> Iterator[None]:
     """The disk is full, say, or another process has the file. Raises BlocklistError."""
     try:
         yield
@@ -121,7 +122,7 @@ class ApplicationStore:
         self._known_nodes = known_nodes
         self._owner_of = owner_of
         self._since = 0
-        with _operational_errors():
+        with operational_errors():
             self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
             self._db.execute(_TABLES)
 
@@ -134,10 +135,15 @@ class ApplicationStore:
         self._since = now - WINDOW_MS
         known = self._rows("SELECT number FROM batches")
         last = known[0]["number"] if known else -1
-        if number <= last:
-            return number == last  # its decision may not have been reported
-        with _operational_errors(), self._transaction():
-            self._db.read_parquet(f"{folder}/*.parquet").create_view("batch", replace=True)
+        if number == last:
+            return True  # its decision may not have been reported
+        if number != last + 1:
+            raise BlocklistError(
+                f"Batch {number} follows batch {last}: a part of the checkpoint is missing or from another time."
+                " Delete the folder; all logs of the last 48 hours are read again."
+            )
+        with self._transaction():
+            self._db.read_parquet(f"{glob.escape(str(folder))}/*.parquet").create_view("batch", replace=True)
             if number % FORGET_AFTER == 0:
                 self._forget(quiet_since=now - 1000 * QUIET_SECONDS)
             changed = self._insert(now)
@@ -176,6 +182,8 @@ class ApplicationStore:
         self._table("named_files", {"file": pa.string(), "log": pa.string(), "owner": pa.string()}, new)
         self._db.execute(
             """
+            CREATE OR REPLACE TEMP TABLE again AS
+            SELECT DISTINCT id FROM batch JOIN files USING (file) WHERE kind = 'log';
             INSERT INTO logs BY NAME
             SELECT (SELECT coalesce(max(id), 0) FROM logs) + row_number() OVER (ORDER BY log) AS id, log,
                 min(file) AS file, 0 AS facts, false AS compacted, 0 AS unknown_pods
@@ -195,7 +203,8 @@ class ApplicationStore:
             """
             UPDATE logs SET name = coalesce(logs.name, new.name), app_id = coalesce(logs.app_id, new.app_id),
                 began = least(logs.began, new.began), facts = logs.facts + new.facts,
-                last = greatest(logs.last, new.last), seen = $now, compacted = logs.compacted OR new.compacted
+                last = greatest(logs.last, new.last), seen = $now,
+                compacted = logs.compacted OR new.compacted OR logs.id IN (FROM again)
             FROM (
                 SELECT id, max(app) AS name, max(app_id) AS app_id, min(time) FILTER (kind = 'application') AS began,
                     count_if(kind <> 'broken') AS facts, max(time) AS last, bool_or(file LIKE $compact) AS compacted
@@ -234,13 +243,14 @@ class ApplicationStore:
             {"low": min(ids, default=0), "high": max(ids, default=-1), "since": self._since},
         )
         unknown = self._find_pods()
-        # A compacted part repeats facts of the parts that it replaces, which may have been read before.
+        # A compacted part repeats facts of the parts that it replaces, which may have been read before; a file that was
+        # copied again, or not listed for a while, is read from its start.
         self._db.execute(
             """
             CREATE OR REPLACE TEMP VIEW once AS
-            WITH compacted AS (SELECT id AS app FROM logs WHERE compacted)
-            FROM chosen ANTI JOIN compacted USING (app)
-            UNION ALL SELECT DISTINCT * FROM chosen SEMI JOIN compacted USING (app);
+            WITH repeated AS (SELECT id AS app FROM logs WHERE compacted)
+            FROM chosen ANTI JOIN repeated USING (app)
+            UNION ALL SELECT DISTINCT * FROM chosen SEMI JOIN repeated USING (app);
             CREATE OR REPLACE TEMP TABLE facts AS
             SELECT once.* REPLACE (
                 CASE WHEN pods.app IS NULL THEN once.host ELSE here.node END AS host,

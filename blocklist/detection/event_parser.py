@@ -225,6 +225,8 @@ MAX_DURATION: Final = 10**12
 """Maximum number of ms that count, 31 years; sums over a million tasks fit 64 bits."""
 MAX_AMOUNT: Final = 2**50
 """Maximum number of bytes or records of one task that count; sums over 8,000 tasks fit 64 bits."""
+MAX_INDEX: Final = 2**31 - 1
+"""Maximum index of a task in its stage, an Int of Spark."""
 _MISSING: Final = -(2**63)  # no log has this number
 _DURATIONS: Final = ("run_ms", "gc_ms", "deserialize_ms", "fetch_wait_ms")
 _AMOUNTS: Final = (
@@ -362,7 +364,8 @@ def _from_buffer(numbers: array[int]) -> pa.Array:
 def _within_limits(raw: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Negative and huge numbers are not measurements: they count as missing."""
     columns = {name: raw[name] for name in ("launched", "time", "stage")}
-    columns |= {name: _unless(pc.equal(raw[name], _MISSING), raw[name]) for name in ("attempt", "partition")}
+    columns["attempt"] = _unless(pc.equal(raw["attempt"], _MISSING), raw["attempt"])
+    columns["partition"] = measured(raw["partition"], MAX_INDEX)
     columns["duration"] = measured(pc.subtract(raw["time"], raw["launched"]), MAX_DURATION)
     columns |= {name: measured(raw[name], MAX_DURATION) for name in _DURATIONS}
     columns |= {f"{name}_ms": measured(_milliseconds(raw[f"{name}_ns"]), MAX_DURATION) for name in ("cpu", "write")}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from blocklist.detection.application_store import ApplicationStore
+from blocklist.detection.application_store import ApplicationStore, operational_errors
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.log_file import file_owner
 from blocklist.detection.pipeline import KnownNodes
@@ -102,7 +103,8 @@ class LogFollower:
     def _try_batch(self, facts: DataFrame, number: int) -> None:
         """Keep the error of a batch: Spark's own has it deep in a long text."""
         try:
-            self.add_batch(facts, number)
+            with operational_errors():
+                self.add_batch(facts, number)
         except BlocklistError as error:
             self._error = error
             raise
@@ -143,8 +145,8 @@ class ReportedVerdicts:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, list[int]] = {}
-        with suppress(FileNotFoundError):
-            self._known = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(known := _read(path), dict):
+            self._known = known
 
     def is_new(self, proposal: Proposal) -> bool:
         verdict = proposal.verdict
@@ -172,8 +174,8 @@ class ReportedNames:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.names: frozenset[str] = frozenset()
-        with suppress(FileNotFoundError):
-            self.names = frozenset(json.loads(path.read_text(encoding="utf-8")))
+        if isinstance(names := _read(path), list):
+            self.names = frozenset(names)
 
     def set(self, names: Iterable[str]) -> None:
         now = frozenset(names)
@@ -182,9 +184,19 @@ class ReportedNames:
             _replace(self._path, sorted(now))
 
 
+def _read(path: Path) -> Any:
+    """None if the file is missing, or damaged, as after the end of a machine: what it said is reported once more."""
+    with suppress(FileNotFoundError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    return None
+
+
 def _replace(path: Path, content: Mapping[str, Sequence[int]] | Sequence[str]) -> None:
     """Write a file whole or not at all."""
     new = path.with_suffix(".new")
     new.parent.mkdir(parents=True, exist_ok=True)
-    new.write_text(json.dumps(content), encoding="utf-8")
+    with new.open("w", encoding="utf-8") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())  # before its name is taken: else the machine may end with an empty file
     new.replace(path)

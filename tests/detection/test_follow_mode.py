@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from benchmarks.detection_quality.runs import draw_run
 from blocklist.detection import application_store
 from blocklist.detection.application_store import ApplicationStore
 from blocklist.detection.event_parser import FactParser, arrow_schema
-from blocklist.detection.follow_mode import BatchDecision, LogFollower
+from blocklist.detection.follow_mode import BatchDecision, LogFollower, ReportedNames, ReportedVerdicts
 from blocklist.detection.heuristics import Judgement, judge
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.node_summary import NodeSummary
@@ -190,6 +191,29 @@ def test_events_that_a_compacted_part_repeats_count_once(tmp_path: Path) -> None
     assert store.tasks() == {"n1": 4, "n2": 2}, "once, apart from those of another log"
 
 
+def test_an_impossible_index_of_a_task_ends_nothing(tmp_path: Path) -> None:
+    """One line of a log would end the analysis of all, and again after each restart."""
+    start = event_log("app-1", now() - 100_000)
+    (line, *_) = (it for it in start if '"SparkListenerTaskEnd"' in it)
+    event = json.loads(line)
+    event["Task Info"]["Index"] = 2**63 - 1
+    event["Task End Reason"] = {"Reason": "ExceptionFailure", "Class Name": "java.io.IOException", "Description": ""}
+    store = Store(tmp_path)
+    store.add(parsed({"/logs/app-1": [*start, json.dumps(event)]}))
+    assert sum(store.tasks().values()) == sum("SparkListenerTaskEnd" in it for it in start) + 1
+
+
+def test_events_of_a_log_that_is_read_from_its_start_again_count_once(tmp_path: Path) -> None:
+    """Such as one that is copied to the folder again and again: for a moment it is shorter than before."""
+    lines = event_log("app-1", now() - 100_000)
+    store = Store(tmp_path)
+    store.add(parsed({"/logs/app-1": lines}))
+    once = store.tasks()
+    store.add(parsed({"/logs/app-1": lines[:30]}))
+    store.add(parsed({"/logs/app-1": lines[30:]}))
+    assert store.tasks() == once
+
+
 def test_of_copies_and_owners_each_application_counts_once(tmp_path: Path) -> None:
     lines = event_log("app-1", now() - 100_000)
     owned = {"/a/app-1": "ann", "/b/app-1": "bob", "/b/app-2": "bob"}
@@ -203,6 +227,29 @@ def test_of_copies_and_owners_each_application_counts_once(tmp_path: Path) -> No
     assert set(store.store.owners().values()) == {2}
 
 
+def test_a_checkpoint_of_which_a_part_is_missing_or_older_is_refused(tmp_path: Path) -> None:
+    """Spark would begin again with batch 0, which was stored before: what is new would be left out for days."""
+    store = Store(tmp_path)
+    for _ in range(3):
+        store.add_rows(task(now()))
+    for number in (0, 1, 4):
+        store.number = number
+        with pytest.raises(BlocklistError, match=r"^Batch \d follows batch 2: a part of the checkpoint is missing"):
+            store.add_rows(task(now()))
+    store.number = 2
+    store.add_rows(task(now()))
+    assert store.tasks() == {"n1": 3}
+
+
+def test_the_folder_of_a_checkpoint_may_have_any_name(tmp_path: Path) -> None:
+    for name in ("a[1]", "a*", "a'\" b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        store = Store(folder)
+        store.add_rows(task(now()))
+        assert store.tasks() == {"n1": 1}, name
+
+
 def test_a_checkpoint_that_another_process_has_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "applications.duckdb"
     code = "import duckdb, sys; it = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
@@ -214,6 +261,17 @@ def test_a_checkpoint_that_another_process_has_is_refused(tmp_path: Path) -> Non
         with pytest.raises(BlocklistError, match=r"^The checkpoint cannot be used: .*lock"):
             ApplicationStore(path, dict, lambda _: None)
         other.stdin.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"null"])
+def test_a_damaged_file_of_what_was_reported_ends_nothing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "names.json"
+    path.write_bytes(content)
+    assert ReportedVerdicts(path).forget([]) is None
+    names = ReportedNames(path)
+    assert names.names == frozenset()
+    names.set(["n1"])
+    assert ReportedNames(path).names == {"n1"}
 
 
 class Reports:

@@ -18,12 +18,12 @@ CRASH = "Command exited with code 134"
 Event = tuple[object, ...]
 
 
-def ok(now: int, partition: int, host: str, stage: int = 0) -> Event:
-    return "ok", now, stage, partition, host
+def ok(now: int, partition: int, host: str, stage: int = 0, took: int = 0) -> Event:
+    return "ok", now, stage, partition, host, now - took
 
 
-def fail(now: int, partition: int, host: str, stage: int = 0, error: str = "IOException") -> Event:
-    return "fail", now, stage, partition, host, error
+def fail(now: int, partition: int, host: str, stage: int = 0, error: str = "IOException", took: int = 0) -> Event:
+    return "fail", now, stage, partition, host, error, now - took
 
 
 def findings(now: int) -> Event:
@@ -84,6 +84,36 @@ class TestTasks:
     def test_failures_in_several_stages_count_together(self, decisions: Decisions) -> None:
         events = [each for stage in range(3) for each in retried([0], "bad", ["a", "b"][stage % 2 :], stage=stage)]
         assert list(judge(decisions, *events, now=1000)) == ["bad"]
+
+    def test_one_failure_in_twenty_small_stages_blames_nobody(self, decisions: Decisions) -> None:
+        """Such as the batches of a stream: what succeeds in the other stages counts, too."""
+
+        def batches(failing: int) -> list[Event]:
+            events = []
+            for stage in range(41):
+                events += [ok(1000 * stage, 1, "a", stage), ok(1000 * stage, 2, "b", stage)]
+                bad = [fail(1000 * stage, 0, "h", stage), ok(1000 * stage + 500, 0, "ab"[stage % 2], stage)]
+                events += bad if stage % failing == 0 else [ok(1000 * stage, 0, "h", stage)]
+            return events
+
+        assert judge(decisions, *batches(20), now=41_000) == {}
+        assert list(judge(decisions, *batches(1), now=41_000)) == ["h"]
+    def test_copies_that_get_in_the_way_of_the_first_attempts_blame_nobody(self, decisions: Decisions) -> None:
+        """Speculation where nothing coordinates what is written: the fastest host has most copies."""
+        events = [fail(1000 * n, n, "fast") for n in range(4)]
+        firsts = [ok(5000, n, "ab"[n % 2], took=5000) for n in range(4)]
+        assert judge(decisions, *events, *firsts, now=5001) == {}
+        again = [ok(5000, n, "ab"[n % 2], took=1000) for n in range(4)]
+        assert list(judge(decisions, *events, *again, now=5001)) == ["fast"]
+
+    def test_what_runs_at_one_moment_and_fails_blames_nobody(self, decisions: Decisions) -> None:
+        """A pause of a server hits the host with most tasks most; what is started first on a host may lack a jar."""
+        others = [ok(1000 + n, 100 + n, f"h{n % 10}") for n in range(150)]
+        blip = [fail(3000 + n, n, "big", took=2000) for n in range(16)]
+        after = [ok(6000, n, f"h{n % 10}") for n in range(16)]
+        assert judge(decisions, *others, *blip, *after, now=6001) == {}
+        later = [fail(3500, 99, "big", took=400), ok(6000, 99, "h1")]
+        assert list(judge(decisions, *others, *blip, *later, *after, now=6001)) == ["big"]
 
     def test_a_bug_that_fails_everywhere_blames_nobody(self, decisions: Decisions) -> None:
         events = [fail(at, at % 8, "abc"[at % 3]) for at in range(100)]
@@ -261,6 +291,21 @@ class TestExecutors:
         many = [add(0, f"m{n}", f"m{n}") for n in range(12)]
         assert list(judge(decisions, *many, remove(10, "m3"), *self.crashes(), now=9001)) == ["bad"]
 
+    def test_one_crash_elsewhere_of_few_clears_the_host_no_longer_than_its_own_are_few(
+        self, decisions: Decisions
+    ) -> None:
+        events = [*self.OTHERS, add(0, "d1", "d"), remove(10, "d1"), *self.crashes()]
+        assert judge(decisions, *events, now=9001) == {}
+        more = [it for n in (3, 4) for it in (add(5000 * n, f"{n}", "bad"), remove(5000 * n + 4000, f"{n}"))]
+        assert list(judge(decisions, *events, *more, now=24_001)) == ["bad"]
+
+    def test_a_job_that_crashes_executors_twice_blames_no_host_of_many(self, decisions: Decisions) -> None:
+        """Four each time, as many as `spark.task.maxFailures`; one host is among them both times."""
+        many = [add(0, f"m{n}", f"m{n}") for n in range(100)]
+        first = [remove(1000 + n, f"m{n}") for n in range(4)]
+        second = [add(9000, "again", "m0"), *(remove(60_000 + n, name) for n, name in enumerate(("again", "m7", "m8")))]
+        assert judge(decisions, *many, *first, *second, now=61_000) == {}
+
     def test_others_must_have_been_there_before(self, decisions: Decisions) -> None:
         late = [add(6000, name, name) for name in "abc"]
         assert judge(decisions, *self.crashes(), *late, now=9001) == {}
@@ -292,6 +337,13 @@ class TestFetches:
         for reason in ("worker lost", CRASH, "Executor decommission: spot instance ends"):
             gone = [*self.PRESENT, *reads, remove(5000, "bad1", reason), add(6000, "bad2", "bad")]
             assert judge(decisions, *gone, now=SETTLE) == {}
+
+    def test_reads_that_fail_after_the_executor_was_lost_charge_nobody(self, decisions: Decisions) -> None:
+        """Its host has another one, or it was started again."""
+        for number, reason in ((2, "Command exited with code 137"), (3, "Executor killed by driver.")):
+            lost = [*self.PRESENT, remove(1000, "bad1", reason), add(1000 * number, "bad2", "bad")]
+            reads = [fetch(16_000, "bad1", "bad", reader) for reader in "ab"]
+            assert judge(decisions, *lost, *reads, now=16_000 + SETTLE) == {}
 
     def test_a_service_that_outlives_its_executors_is_charged_while_the_host_is_there(
         self, decisions: Decisions

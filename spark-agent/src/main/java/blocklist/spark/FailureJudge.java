@@ -18,13 +18,14 @@ import java.util.regex.Pattern;
  * Tells hosts that are faulty from jobs that are: what fails on a host must succeed on others. Pure; times are passed in, in
  * milliseconds by a clock that never goes back.
  *
- * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions then succeeded on
- * another host; they are at least half of what is known about the host, and ten times the share of failures on all others.
+ * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions were then started on
+ * another host and succeeded; not all ran at the same time. They are at least half of what is known about the host, and ten times the share of failures on all others.
  * A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
  *
  * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
- * may have one cause, such as a machine that leaves. Fetches: MIN_READERS other hosts could not read from the host, and
- * its executor is still there SETTLE later. In both cases at most a tenth of the other hosts may have the same.
+ * may have one cause, such as a machine that leaves. They are ten times as many as on another host, and at least as many as
+ * there are other hosts with one. Fetches: MIN_READERS other hosts could not read from the host, and its executor is still
+ * there SETTLE later; at most a tenth of the other hosts may have the same.
  *
  * <p>Memory: MAX_ENDS times RECENT ends of tasks (or those of one stage, if that has more hosts), MAX_STAGES times MAX_FAILED
  * failed partitions, MAX_EVENTS losses and as many fetches, and the live executors.
@@ -57,12 +58,17 @@ final class FailureJudge {
     final long[] at = new long[RECENT];
     /** The partition that failed, SUCCEEDED or IGNORED. */
     final int[] what = new int[RECENT];
+    /** When it began and ended, by the driver's clock. */
+    final long[] launched = new long[RECENT];
+    final long[] ended = new long[RECENT];
     int size = 0;
     int next = 0;
     String error = "";
 
-    void add(int partition, long now) {
+    void add(int partition, long launched, long ended, long now) {
       at[next] = now;
+      this.launched[next] = launched;
+      this.ended[next] = ended;
       what[next] = partition;
       next = (next + 1) % RECENT;
       size = Math.min(size + 1, RECENT);
@@ -76,10 +82,12 @@ final class FailureJudge {
   /** The first success of a partition after its last failure. */
   private static final class Success {
     final String host;
+    final long launched;
     final long at;
 
-    Success(String host, long at) {
+    Success(String host, long launched, long at) {
       this.host = host;
+      this.launched = launched;
       this.at = at;
     }
   }
@@ -100,6 +108,11 @@ final class FailureJudge {
     /** Of those that failed: the partition then succeeded on another node. */
     int proven = 0;
     long latest = Long.MIN_VALUE / 2;
+    /** When the first of those that failed did. */
+    long first = Long.MAX_VALUE;
+    /** When the first that is proven ended, and the last began. */
+    long firstEnded = Long.MAX_VALUE;
+    long lastLaunched = Long.MIN_VALUE;
     String error = "";
     int othersFailed = 0;
     int othersSucceeded = 0;
@@ -107,6 +120,8 @@ final class FailureJudge {
 
     boolean isBlamed(long now) {
       if (proven < MIN_FAILURES || others.size() < MIN_OTHERS || now - latest >= EvidenceCollector.FINDING_TTL) return false;
+      // What runs at the same time may fail for one reason that has passed, such as a pause of a server.
+      if (lastLaunched < firstEnded) return false;
       int othersEnded = othersFailed + othersSucceeded;
       return proven >= succeeded && othersFailed * 10 <= othersEnded && (long) proven * othersEnded >= 10L * othersFailed * (proven + succeeded);
     }
@@ -187,17 +202,18 @@ final class FailureJudge {
     this.hostsServe = hostsServe;
   }
 
-  void taskSucceeded(int stageId, int partition, String host, long now) {
+  /** {@code launched}, {@code ended}: by the driver's clock, which may be set; compared only with each other. */
+  void taskSucceeded(int stageId, int partition, String host, long launched, long ended, long now) {
     Stage stage = stage(stageId, now);
-    ends(stage, host).add(SUCCEEDED, now);
-    if (stage.failed.containsKey(partition)) stage.failed.putIfAbsent(partition, new Success(host, now));
+    ends(stage, host).add(SUCCEEDED, launched, ended, now);
+    if (stage.failed.containsKey(partition)) stage.failed.putIfAbsent(partition, new Success(host, launched, now));
   }
 
   /** A task has failed for a reason that may be its host's fault: {@code error}, such as the name of an exception. */
-  void taskFailed(int stageId, int partition, String host, String error, long now) {
+  void taskFailed(int stageId, int partition, String host, String error, long launched, long ended, long now) {
     Stage stage = stage(stageId, now);
     Ends its = ends(stage, host);
-    its.add(Math.max(0, partition), now);
+    its.add(Math.max(0, partition), launched, ended, now);
     its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
     // A success before this failure, such as before the stage was retried, proves nothing.
     stage.failed.put(partition, null);
@@ -207,6 +223,8 @@ final class FailureJudge {
 
   /** A task on the host {@code reader} could not read what this executor has written on the host {@code server}. */
   void fetchFailed(String executor, String server, String reader, long now) {
+    // It has left: Spark retries for some 15 s before a task fails.
+    if (!hostsServe && !live.containsKey(executor)) return;
     String key = executor + " " + server + " " + reader;
     fetches.computeIfAbsent(key, each -> new Fetch(executor, server, reader, now)).last = now;
     if (fetches.size() > MAX_EVENTS) removeFirst(fetches.keySet());
@@ -278,8 +296,27 @@ final class FailureJudge {
       if (now - stage.lastFailure < WINDOW) addStage(tallies, stage, nodeOf, now);
     }
     tallies.forEach((node, tally) -> {
+      if (!tally.isBlamed(now)) return;
+      addOtherSuccesses(tally, node, nodeOf);
       if (tally.isBlamed(now)) found.put(node, tally.reason());
     });
+  }
+
+  /** Those in stages of which nothing failed on the node, since its first failure: of many small stages, few have one. */
+  private void addOtherSuccesses(Tally tally, String node, UnaryOperator<String> nodeOf) {
+    for (Stage stage : stages.values()) {
+      int succeeded = 0;
+      boolean failed = false;
+      for (Map.Entry<String, Ends> host : stage.hosts.entrySet()) {
+        if (!node.equals(nodeOf.apply(host.getKey()))) continue;
+        Ends its = host.getValue();
+        for (int i = 0; i < its.size; i++) {
+          failed |= its.what[i] >= 0 && its.at[i] >= tally.first;
+          if (its.what[i] == SUCCEEDED && its.at[i] >= tally.first) succeeded++;
+        }
+      }
+      if (!failed) tally.succeeded += succeeded;
+    }
   }
 
   private static void addStage(Map<String, Tally> tallies, Stage stage, UnaryOperator<String> nodeOf, long now) {
@@ -309,11 +346,16 @@ final class FailureJudge {
       }
       tally.failed++;
       tally.error = its.error;
+      tally.first = Math.min(tally.first, its.at[i]);
       tally.latest = Math.max(tally.latest, its.at[i]);
       Success success = stage.failed.get(its.what[i]);
       String elsewhere = success == null ? null : nodeOf.apply(success.host);
       if (elsewhere == null || elsewhere.equals(node)) continue;
+      // Two attempts at a time, by speculation, may get in each other's way: one creates the file of the other.
+      if (success.launched < its.ended[i]) continue;
       tally.proven++;
+      tally.firstEnded = Math.min(tally.firstEnded, its.ended[i]);
+      tally.lastLaunched = Math.max(tally.lastLaunched, its.launched[i]);
       tally.latest = Math.max(tally.latest, success.at);
     }
   }
@@ -323,7 +365,10 @@ final class FailureJudge {
     tally.failed += its.failed;
     tally.proven += its.proven;
     tally.error = its.error;
+    tally.first = Math.min(tally.first, its.first);
     tally.latest = Math.max(tally.latest, its.latest);
+    tally.firstEnded = Math.min(tally.firstEnded, its.firstEnded);
+    tally.lastLaunched = Math.max(tally.lastLaunched, its.lastLaunched);
     tally.othersFailed += all.failed - its.failed;
     tally.othersSucceeded += all.succeeded - its.succeeded;
     for (String other : all.others) if (!other.equals(node)) tally.others.add(other);
@@ -335,13 +380,16 @@ final class FailureJudge {
       String node = nodeOf.apply(loss.executor.host);
       if (node != null) byNode.computeIfAbsent(node, each -> new Losses()).add(loss);
     }
+    int all = byNode.values().stream().mapToInt(its -> its.count).sum();
     byNode.forEach((node, its) -> {
       if (its.count < MIN_LOSSES || now - its.last >= EvidenceCollector.FINDING_TTL) return;
       Set<String> others = liveNodes(nodeOf, its.first);
       others.remove(node);
       int alike = byNode.size() - 1;
       others.removeAll(byNode.keySet());
-      if (others.size() >= MIN_OTHERS && alike * 10 <= others.size() + alike)
+      // Of many hosts some happen to have two, if a job ends executors wherever it runs.
+      boolean isMost = its.count >= alike && its.count * (others.size() + alike) >= 10 * (all - its.count);
+      if (others.size() >= MIN_OTHERS && isMost)
         found.put(node, its.count + " executors exited one after the other, the last with code " + its.code + "; those on other hosts live on.");
     });
   }

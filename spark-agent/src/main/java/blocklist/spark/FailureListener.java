@@ -33,6 +33,8 @@ final class FailureListener extends SparkListener {
   /** The last line of a traceback of Python; the lines before, which are indented, may quote code with this word. */
   private static final Pattern PYTHON_MEMORY = Pattern.compile("(?m)^[\\w.]*MemoryError\\b");
 
+  private static final Pattern OUT_OF_MEMORY = Pattern.compile("(?m)^(?:Caused by: )?[\\w.$]*OutOfMemoryError\\b");
+
   private final FailureJudge judge;
   private boolean ended = false;
 
@@ -93,10 +95,12 @@ final class FailureListener extends SparkListener {
     TaskEndReason reason = event.reason();
     long now = Times.monotonic();
     if (reason == Success$.MODULE$) {
-      judge.taskSucceeded(event.stageId(), task.partitionId(), task.host(), now);
+      judge.taskSucceeded(event.stageId(), task.partitionId(), task.host(), task.launchTime(), task.finishTime(), now);
     } else if (reason instanceof ExceptionFailure) {
       ExceptionFailure failure = (ExceptionFailure) reason;
-      if (!isOutOfMemory(failure)) judge.taskFailed(event.stageId(), task.partitionId(), task.host(), simpleName(failure.className()), now);
+      if (isOutOfMemory(failure)) return;
+      String error = simpleName(failure.className());
+      judge.taskFailed(event.stageId(), task.partitionId(), task.host(), error, task.launchTime(), task.finishTime(), now);
     } else if (reason instanceof FetchFailed) {
       FetchFailed failure = (FetchFailed) reason;
       // Null: where the data is was not known.
@@ -105,6 +109,8 @@ final class FailureListener extends SparkListener {
   }
 
   private static boolean isOutOfMemory(ExceptionFailure failure) {
+    // Also as a cause: what writes rows or builds a broadcast wraps it.
+    if (OUT_OF_MEMORY.matcher(String.valueOf(failure.fullStackTrace())).find()) return true;
     return failure.className().endsWith("OutOfMemoryError") || PYTHON_MEMORY.matcher(String.valueOf(failure.description())).find();
   }
 
