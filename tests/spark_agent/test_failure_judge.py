@@ -98,6 +98,7 @@ class TestTasks:
 
         assert judge(decisions, *batches(20), now=41_000) == {}
         assert list(judge(decisions, *batches(1), now=41_000)) == ["h"]
+
     def test_copies_that_get_in_the_way_of_the_first_attempts_blame_nobody(self, decisions: Decisions) -> None:
         """Speculation where nothing coordinates what is written: the fastest host has most copies."""
         events = [fail(1000 * n, n, "fast") for n in range(4)]

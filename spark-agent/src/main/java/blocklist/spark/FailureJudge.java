@@ -19,8 +19,8 @@ import java.util.regex.Pattern;
  * milliseconds by a clock that never goes back.
  *
  * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions were then started on
- * another host and succeeded; not all ran at the same time. They are at least half of what is known about the host, and ten times the share of failures on all others.
- * A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
+ * another host and succeeded; not all ran at the same time. They are at least half of what is known about the host, and ten
+ * times the share of failures on all others. A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
  *
  * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
  * may have one cause, such as a machine that leaves. They are ten times as many as on another host, and at least as many as
