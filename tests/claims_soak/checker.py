@@ -300,7 +300,7 @@ class Checker:
         new_start = all(
             operation.invoked <= block.start <= entry.at
             for owner, block in entry.after.claims.items()
-            if owner not in entry.before.claims
+            if owner not in entry.before.claims or block.start < entry.before.claims[owner].start
         )
         return dismissed == required and new_start
 

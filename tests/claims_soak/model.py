@@ -92,11 +92,14 @@ def automatic(claims: Claims) -> set[str]:
 
 
 def put(spec: BlockSpec) -> Effect:
-    """A PUT without an owner: merged into the caller's own claim."""
+    """A PUT without an owner: merged into the caller's own claim.
+
+    Its start is when a replica received it. That is earlier than the claim's, if another replica was faster.
+    """
 
     def effect(before: State, after: Claims, at: int) -> Claims:
         own = before.claims.get(ANONYMOUS)
-        block = spec.block(_start(own, after, ANONYMOUS))
+        block = spec.block(_start(None, after, ANONYMOUS))
         return {**before.claims, ANONYMOUS: block if own is None else _join_two(own, block)}
 
     return effect
