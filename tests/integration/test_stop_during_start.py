@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +59,15 @@ def test_a_service_that_starts_is_stopped(settings: dict[str, str], start_second
             assert _ended(process) in ENDED, (number, prefix)
 
 
+@pytest.fixture
+def heeded_hangups() -> Iterator[None]:
+    """Also if the tests run under nohup: a child ignores what its parent does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heeded_hangups")
 @pytest.mark.parametrize("ignored", [False, True], ids=["a closed terminal", "nohup"])
 def test_a_hangup_stops_the_service_and_is_logged(settings: dict[str, str], ignored: bool) -> None:
     command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *COMMAND] if ignored else COMMAND
