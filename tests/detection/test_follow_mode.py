@@ -267,7 +267,7 @@ def test_a_checkpoint_that_another_process_has_is_refused(tmp_path: Path) -> Non
 def test_a_damaged_file_of_what_was_reported_ends_nothing(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "names.json"
     path.write_bytes(content)
-    assert ReportedVerdicts(path).forget([]) is None
+    ReportedVerdicts(path).forget([])
     names = ReportedNames(path)
     assert names.names == frozenset()
     names.set(["n1"])
