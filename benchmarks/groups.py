@@ -20,6 +20,7 @@ GROUPS = {
     "spark": "Time until a block is in force in Spark, and the overhead of the agent.",
     "yarn": "The YARN manager with 1,000 nodes: marks, evacuations, cost at rest; containers and a Spark job on YARN.",
     "agent": "What the agent costs a driver that obeys by configuration alone, and how soon it acts.",
+    "breaker": "A host that swallows tasks: what applications lose, compared with Spark's HealthTracker alone.",
 }
 LONG = {
     "estate": "Tens of thousands of drivers on three replicas: one block, and restarts.",

@@ -11,12 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAttempt:
-    """A task attempt; times are the driver's, in Unix ms. `killed`: it was told to stop."""
+    """A task attempt; times are the driver's, in Unix ms. `killed`: it was told to stop, and has not failed."""
 
     host: str
     start: int
     end: int
     killed: bool
+    failed: bool
 
 
 def conf(folder: Path) -> dict[str, object]:
@@ -49,4 +50,10 @@ def _events(folder: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _attempt(info: dict[str, Any]) -> TaskAttempt:
-    return TaskAttempt(host=info["Host"], start=info["Launch Time"], end=info["Finish Time"], killed=info["Killed"])
+    return TaskAttempt(
+        host=info["Host"],
+        start=info["Launch Time"],
+        end=info["Finish Time"],
+        killed=info["Killed"],
+        failed=info["Failed"],
+    )
