@@ -9,7 +9,6 @@ import org.apache.spark.FetchFailed;
 import org.apache.spark.SparkContext;
 import org.apache.spark.Success$;
 import org.apache.spark.TaskEndReason;
-import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationEnd;
 import org.apache.spark.scheduler.SparkListenerExecutorAdded;
 import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
@@ -17,28 +16,21 @@ import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskScheduler;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Tells a FailureJudge what Spark's events say. Only exceptions of tasks count as failures: killed tasks, denied commits,
  * lost results and lost executors are nobody's fault, or not the task's; a lack of memory is the job's.
- *
- * <p>Nothing is thrown here: an Error, such as that of a Spark with other classes, would end the application. After one,
- * nothing is judged any more. THREADING: it has its own monitor.
  */
-final class FailureListener extends SparkListener {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
-
+final class FailureListener extends GuardedListener {
   /** The last line of a traceback of Python; the lines before, which are indented, may quote code with this word. */
   private static final Pattern PYTHON_MEMORY = Pattern.compile("(?m)^[\\w.]*MemoryError\\b");
 
   private static final Pattern OUT_OF_MEMORY = Pattern.compile("(?m)^(?:Caused by: )?[\\w.$]*OutOfMemoryError\\b");
 
   private final FailureJudge judge;
-  private boolean ended = false;
 
   FailureListener(boolean hostsServe) {
+    super("This application reports no failing hosts any more, until its next start.");
     judge = new FailureJudge(hostsServe);
   }
 
@@ -60,7 +52,7 @@ final class FailureListener extends SparkListener {
         for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) present.put(executor._1(), executor._2());
       }
     } catch (Throwable t) {
-      end(t);
+      fail(t);
     }
     guarded(() -> present.forEach((id, host) -> judge.executorAdded(id, host, Times.monotonic())));
   }
@@ -78,8 +70,8 @@ final class FailureListener extends SparkListener {
   }
 
   /** Its executors end now. */
-  public synchronized void onApplicationEnd(SparkListenerApplicationEnd event) {
-    ended = true;
+  public void onApplicationEnd(SparkListenerApplicationEnd event) {
+    end();
   }
 
   /** As {@code FailureJudge.findings}, now. */
@@ -116,19 +108,5 @@ final class FailureListener extends SparkListener {
 
   private static String simpleName(String className) {
     return className.substring(className.lastIndexOf('.') + 1);
-  }
-
-  private synchronized void guarded(Runnable work) {
-    if (ended) return;
-    try {
-      work.run();
-    } catch (Throwable t) {
-      end(t);
-    }
-  }
-
-  private synchronized void end(Throwable t) {
-    ended = true;
-    LOG.warn("This application reports no failing hosts any more, until its next start.", t);
   }
 }

@@ -9,26 +9,19 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerNodeExcludedForStage;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.SparkListenerTaskStart;
 import org.apache.spark.scheduler.TaskInfo;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Collects from Spark's events the exclusions for stages and the speculated tasks.
  *
  * <p>Memory grows with the running stages, and with the running tasks if speculation is on; at most MAX_PENDING
- * observations wait for {@code drain}. THREADING: it has its own monitor.
- *
- * <p>Nothing is thrown at Spark's events: an Error, such as that of a Spark with other classes, would end the application.
- * After one, nothing is observed any more.
+ * observations wait for {@code drain}.
  */
-final class SparkObserver extends SparkListener {
-  private static final Logger LOG = LoggerFactory.getLogger("blocklist");
+final class SparkObserver extends GuardedListener {
   private static final int MAX_PENDING = 10000;
 
   private final boolean speculation;
@@ -37,9 +30,9 @@ final class SparkObserver extends SparkListener {
   /** Stage to a map from the number of a task to its host. */
   private final Map<String, Map<Integer, String>> running = new HashMap<>();
   private final Set<Observation> pending = new LinkedHashSet<>();
-  private boolean ended = false;
 
   SparkObserver(boolean speculation) {
+    super("This application reports no slow or excluded hosts any more, until its next start.");
     this.speculation = speculation;
   }
 
@@ -104,15 +97,5 @@ final class SparkObserver extends SparkListener {
 
   void record(Observation observation) {
     if (pending.size() < MAX_PENDING) pending.add(observation);
-  }
-
-  private synchronized void guarded(Runnable work) {
-    if (ended) return;
-    try {
-      work.run();
-    } catch (Throwable t) {
-      ended = true;
-      LOG.warn("This application reports no slow or excluded hosts any more, until its next start.", t);
-    }
   }
 }
