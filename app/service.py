@@ -155,6 +155,7 @@ class Service:
             self.automatic_blocks,
             self.dismissals,
             clock,
+            settings.evidence_duration_ms,
         )
         self.alert_blocker = AlertBlocker(
             store,

@@ -20,6 +20,7 @@ from app.net.urls import DEFAULT_TICKET_PATTERN, TicketLinks, make_senders, pars
 from app.secret_files import read_secret
 from app.store.database import check_url, redacted
 from blocklist.model.claims import MAX_DURATION_MS, Grants, RepeatRule
+from blocklist.model.evidence import BLOCK_MS, TTL_MS
 from blocklist.model.limits import Limits, parse_domain_limits
 from blocklist.model.node import DEFAULT_DURATION, PERMANENT, exact_duration, parse_duration_or_forever, to_millis
 
@@ -283,6 +284,14 @@ class Settings(BaseSettings):
             window=to_millis(self.repeat_window),
             max_duration=min(filter(None, (MAX_DURATION_MS, self._longest_operator_ms))),
         )
+
+    @property
+    def evidence_duration_ms(self) -> int:
+        """An hour, or the longest block of an operator if that is shorter, so that no such limit refuses the block.
+
+        Never shorter than the evidence is valid: the limit allows a minute more than it says.
+        """
+        return max(TTL_MS, min(filter(None, (BLOCK_MS, self._longest_operator_ms))))
 
     @property
     def ticket_links(self) -> TicketLinks:

@@ -243,7 +243,9 @@ class EvidenceBlocker:
         automatic_blocks: AutomaticBlocks,
         dismissals: Dismissals,
         clock: Callable[[], int],
+        duration: int,
     ) -> None:
+        """`duration` is that of the first block of a node, in milliseconds from the last report."""
         self.nodes_blocked = 0
         self._evidence = evidence
         self._tracker = tracker
@@ -253,6 +255,7 @@ class EvidenceBlocker:
         self._automatic_blocks = automatic_blocks
         self._dismissals = dismissals
         self._clock = clock
+        self._first_duration = duration
         self._next_prune = 0
         self._next_try: dict[str, int] = {}
 
@@ -324,11 +327,11 @@ class EvidenceBlocker:
         return [node for node in due if self._next_try.get(node.id, now) <= now]
 
     def _repeat(self, nodes: BlocklistView, node_id: str, now: int) -> Repeat | None:
-        return self._automatic_blocks.repeat(nodes, node_id, TTL_MS, now)
+        return self._automatic_blocks.repeat(nodes, node_id, self._first_duration, now)
 
     def _duration(self, nodes: BlocklistView, node_id: str, now: int) -> int:
         repeat = self._repeat(nodes, node_id, now)
-        return TTL_MS if repeat is None else repeat.duration
+        return self._first_duration if repeat is None else repeat.duration
 
     def _defer(self, refused: Mapping[str, LimitError], now: int) -> None:
         for node_id, error in refused.items():

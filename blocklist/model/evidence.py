@@ -1,7 +1,8 @@
 """Evidence: what applications report about nodes, and when it is enough for a block; AutomaticBlocks, Dismissals. Pure.
 
 A node is blocked if enough principals report it within one minute, and nobody has unblocked it by hand since they first
-did. All that one principal registers counts once: otherwise a single token could block every node.
+did. The block lasts longer than the evidence: on a blocked node nothing fails, so nobody reports it. All that one
+principal registers counts once: otherwise a single token could block every node.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from blocklist.model.names import (
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text, format_utc
 
 TTL_MS: Final = 60_000
-"""Milliseconds after the last report until evidence expires, and a block that rests on it."""
+"""Milliseconds after the last report until evidence expires."""
+BLOCK_MS: Final = 3_600_000
+"""Milliseconds after the last report until the block ends, if it is the first: as long as Spark excludes a host."""
 EVIDENCE_OWNER: Final = "evidence"
 """The owner of the blocks that the service makes because of evidence."""
 MAX_REASON_LENGTH: Final = 300
@@ -85,7 +88,7 @@ class AssessedEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceVerdict:
-    """The evidence is sufficient to block the node until `end` (Unix milliseconds)."""
+    """The evidence is sufficient to block the node, and expires at `end` (Unix milliseconds)."""
 
     node: str
     end: int
@@ -301,7 +304,7 @@ def due_blocks(
     verdicts: Iterable[EvidenceVerdict],
     current: BlocklistView,
     now: int,
-    duration: Callable[[str], int] = lambda _: TTL_MS,
+    duration: Callable[[str], int] = lambda _: BLOCK_MS,
 ) -> list[BlockedNode]:
     """The blocks to claim at `now`; none for a node on which the claim of the evidence covers the verdict already.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _TTL_MS: Final = 60_000
+_BLOCK_MS: Final = 3_600_000
 _APPLICATIONS: Final = 2
 
 
@@ -41,7 +42,7 @@ class EvidenceReports:
         sent = (
             min(it.returned, at) for own in list(self._reports[node].values()) for it in list(own) if it.invoked <= at
         )
-        return max(sent, default=0) + _TTL_MS
+        return max(sent, default=0) + _BLOCK_MS
 
 
 def _is_new(reports: list[Report], at: int, unblocked_at: int) -> bool:

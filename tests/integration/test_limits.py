@@ -20,7 +20,7 @@ from blocklist import BlocklistClient
 from blocklist.client.session import ListenerSession
 from blocklist.model.claims import Role
 from blocklist.model.errors import LimitError
-from blocklist.model.evidence import TTL_MS
+from blocklist.model.evidence import BLOCK_MS
 from blocklist.model.listener import ListenerRole, Registration, Report
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start, StartInProcess
@@ -397,9 +397,9 @@ class TestEvidence:
         with TestClient(app, base_url="http://localhost") as client:
             self.report(client, "w-2")
             wait_until(lambda: list(current_list(client)[1]) == ["w-2"])
-            clock.now += TTL_MS // 2
+            clock.now += BLOCK_MS // 2
             self.report(client, "w-1", "w-2")
-            end = str(clock.now + TTL_MS)
+            end = str(clock.now + BLOCK_MS)
             wait_until(lambda: current_list(client)[1]["w-2"]["endTimestamp"] == end)
             assert list(current_list(client)[1]) == ["w-2"]
             assert client.put("/blocklist/nodes/w-3", json=block()).status_code == 201, "the limit is for evidence only"

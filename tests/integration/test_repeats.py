@@ -10,7 +10,7 @@ import httpx
 import httpx2
 import pytest
 
-from blocklist.model.evidence import TTL_MS
+from blocklist.model.evidence import BLOCK_MS
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import all_changes, block
 from tests.integration.command import Command
@@ -226,9 +226,9 @@ class TestEvidence:
         (claim,) = claims(client)
         assert claim["cause"].startswith("2 applications say so: x (Spark excluded the host)")
         assert claim["repeat"] == {
-            "number": 3, "windowMs": 30 * DAY, "usualMs": TTL_MS, "durationMs": 4 * TTL_MS
+            "number": 3, "windowMs": 30 * DAY, "usualMs": BLOCK_MS, "durationMs": 4 * BLOCK_MS
         }  # fmt: skip
-        assert begun + 4 * TTL_MS <= int(claim["endTimestamp"]) <= service.clock() + 4 * TTL_MS
+        assert begun + 4 * BLOCK_MS <= int(claim["endTimestamp"]) <= service.clock() + 4 * BLOCK_MS
 
 
 def test_the_command_says_so(start: Start, binaries: Path) -> None:

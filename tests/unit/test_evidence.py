@@ -16,6 +16,7 @@ from blocklist.model.claims import author_claim
 from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import (
+    BLOCK_MS,
     EVIDENCE_OWNER,
     MAX_PER_PRINCIPAL,
     MAX_REASON_LENGTH,
@@ -453,24 +454,24 @@ CAUSE = "2 applications say so: app-1 (Spark excluded the host); app-2 (Spark ex
 class TestBlocks:
     """The block that a verdict leads to."""
 
-    def test_a_block_lasts_a_minute_from_the_last_report(self) -> None:
+    def test_a_block_lasts_an_hour_from_the_last_report(self) -> None:
         (block,) = due_blocks([verdict()], tracker(), NOW + 10)
         assert block == BlockedNode(
-            id="a", action=BlockAction.MARK_BLOCKED, start=NOW + 10, end=NOW + TTL_MS, cause=CAUSE
+            id="a", action=BlockAction.MARK_BLOCKED, start=NOW + 10, end=NOW + BLOCK_MS, cause=CAUSE
         )
 
     def test_an_expired_verdict_blocks_nothing(self) -> None:
         assert due_blocks([verdict()], tracker(), NOW + TTL_MS) == []
 
     def test_a_block_is_renewed_in_its_last_half_with_the_same_cause(self) -> None:
-        current = tracker(node(CAUSE, end=NOW + TTL_MS), author=EVIDENCE_OWNER)
-        later = verdict(at=NOW + TTL_MS // 2, applications=5)
-        assert due_blocks([later], current, NOW + TTL_MS // 2 - 1) == []
-        (renewal,) = due_blocks([later], current, NOW + TTL_MS // 2)
-        assert (renewal.cause, renewal.end) == (CAUSE, NOW + TTL_MS // 2 + TTL_MS)
+        current = tracker(node(CAUSE, end=NOW + BLOCK_MS), author=EVIDENCE_OWNER)
+        later = verdict(at=NOW + BLOCK_MS // 2, applications=5)
+        assert due_blocks([later], current, NOW + BLOCK_MS // 2 - 1) == []
+        (renewal,) = due_blocks([later], current, NOW + BLOCK_MS // 2)
+        assert (renewal.cause, renewal.end) == (CAUSE, NOW + BLOCK_MS // 2 + BLOCK_MS)
 
     def test_a_block_of_somebody_else_gets_a_claim_of_the_evidence_once(self) -> None:
-        draft = Draft(tracker(node(end=NOW + TTL_MS * 10, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)), NOW)
+        draft = Draft(tracker(node(end=NOW + BLOCK_MS * 10, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)), NOW)
         draft.author = Author(EVIDENCE_OWNER)
         (block,) = due_blocks([verdict()], draft, NOW)
         assert draft.block(block, allow_merge=True).cause == f"Hot,{CAUSE}"
@@ -478,9 +479,9 @@ class TestBlocks:
         assert due_blocks([verdict()], draft, NOW) == []
 
     def test_a_claim_that_a_person_has_made_a_canary_is_ordinary_again(self) -> None:
-        draft = Draft(tracker(node(CAUSE, end=NOW + TTL_MS), author=EVIDENCE_OWNER), NOW)
+        draft = Draft(tracker(node(CAUSE, end=NOW + BLOCK_MS), author=EVIDENCE_OWNER), NOW)
         draft.author = Author("anna")
-        draft.put_claim(EVIDENCE_OWNER, replace(node(CAUSE, end=NOW + TTL_MS), canary=True))
+        draft.put_claim(EVIDENCE_OWNER, replace(node(CAUSE, end=NOW + BLOCK_MS), canary=True))
         draft.author = Author(EVIDENCE_OWNER)
         (block,) = due_blocks([verdict()], draft, NOW)
         assert not draft.block(block, allow_merge=True).canary
@@ -571,7 +572,7 @@ def _check(
     if len(reporters) >= 2:
         assert blocked is not None
         assert blocked.cause.count("say so") == 1
-        assert now < blocked.end <= max(reported_at[application, "a"] for application in reporters) + TTL_MS
+        assert now < blocked.end <= max(reported_at[application, "a"] for application in reporters) + BLOCK_MS
 
 
 @given(duration=st.integers(TTL_MS, 10 * TTL_MS), left=st.integers(1, 20 * TTL_MS))

@@ -17,6 +17,7 @@ from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import Role, author_claim
 from blocklist.model.draft import BlocklistTracker, Draft
 from blocklist.model.errors import ConflictError, LimitError
+from blocklist.model.evidence import BLOCK_MS, TTL_MS
 from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, ask_above, check_limits
 from blocklist.model.names import MachineSet, ReportedMachines, normalize_name
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, exact_duration
@@ -573,3 +574,11 @@ def test_limits_are_read_from_the_settings() -> None:
 )
 def test_the_default_end_is_one_that_the_limits_allow(given: dict[str, str], end: str) -> None:
     assert Settings.model_validate({"database_url": "sqlite:///unused.db", **given}).default_end == end
+
+
+@pytest.mark.parametrize(
+    ("longest", "duration"), [("0s", BLOCK_MS), ("7d", BLOCK_MS), ("20m", 1_200_000), ("1s", TTL_MS)]
+)
+def test_no_limit_on_the_duration_refuses_a_block_of_evidence(longest: str, duration: int) -> None:
+    given = {"database_url": "sqlite:///unused.db", "longest_block_operator": longest}
+    assert Settings.model_validate(given).evidence_duration_ms == duration
