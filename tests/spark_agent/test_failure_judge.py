@@ -22,8 +22,10 @@ def ok(now: int, partition: int, host: str, stage: int = 0, took: int = 0) -> Ev
     return "ok", now, stage, partition, host, now - took
 
 
-def fail(now: int, partition: int, host: str, stage: int = 0, error: str = "IOException", took: int = 0) -> Event:
-    return "fail", now, stage, partition, host, error, now - took
+def fail(
+    now: int, partition: int, host: str, stage: int = 0, error: str = "IOException", took: int = 0, executor: str = "1"
+) -> Event:
+    return "fail", now, stage, partition, executor, host, error, now - took
 
 
 def findings(now: int) -> Event:
@@ -220,6 +222,13 @@ class TestTasks:
         assert decisions.judge(script) == [{}]
         later = [*events, remove(3000 + LEAVING + 1, "1", reason), *retried([9], "leaving", ["a"], start=20_000)]
         assert list(judge(decisions, *later, now=21_000)) == ["leaving"], "earlier ones count"
+
+    @pytest.mark.parametrize(("executor", "found"), [("1", []), ("2", ["bad"])], ids=["that failed", "idle"])
+    def test_the_end_of_an_idle_executor_does_not_clear_its_host(
+        self, decisions: Decisions, executor: str, found: list[str]
+    ) -> None:
+        events = [add(0, "1", "bad"), add(0, "2", "bad"), *retried(range(4), "bad", ["a", "b"])]
+        assert list(judge(decisions, *events, remove(4000, executor, "Executor killed by driver."), now=4001)) == found
 
     def test_a_long_or_unprintable_error_does_no_harm(self, decisions: Decisions) -> None:
         events = [fail(n, n, "bad", error="E" * 500 + "\x1b") for n in range(3)]

@@ -286,7 +286,7 @@ public final class DecisionServer {
       String[] it = lines[i].split("\t", -1);
       long now = Long.parseLong(it[1]);
       if (it[0].equals("ok")) judge.taskSucceeded(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], Long.parseLong(it[5]), now, now);
-      else if (it[0].equals("fail")) judge.taskFailed(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], it[5], Long.parseLong(it[6]), now, now);
+      else if (it[0].equals("fail")) judge.taskFailed(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], it[5], it[6], Long.parseLong(it[7]), now, now);
       else if (it[0].equals("add")) judge.executorAdded(it[2], it[3], now);
       else if (it[0].equals("remove")) judge.executorRemoved(it[2], it[3], now);
       else if (it[0].equals("fetch")) judge.fetchFailed(it[2], it[3], it[4], now);

@@ -36,7 +36,7 @@ final class FailureJudge {
   static final long LOSS_WINDOW = 300000;
   /** Spark takes some seconds to find out that a machine has left, and others fail to read from it before. */
   static final long SETTLE = 10000;
-  /** Failures so long before an executor leaves may come from its leaving. */
+  /** Failures of an executor so long before it leaves may come from its leaving. */
   static final long LEAVING = 15000;
   static final int MIN_FAILURES = 3;
   static final int MIN_LOSSES = 2;
@@ -58,6 +58,8 @@ final class FailureJudge {
     final long[] at = new long[RECENT];
     /** The partition that failed, SUCCEEDED or IGNORED. */
     final int[] what = new int[RECENT];
+    /** The executor of what failed, null if it was not known. */
+    final LiveExecutor[] executors = new LiveExecutor[RECENT];
     /** When it began and ended, by the driver's clock. */
     final long[] launched = new long[RECENT];
     final long[] ended = new long[RECENT];
@@ -65,8 +67,9 @@ final class FailureJudge {
     int next = 0;
     String error = "";
 
-    void add(int partition, long launched, long ended, long now) {
+    void add(int partition, LiveExecutor executor, long launched, long ended, long now) {
       at[next] = now;
+      executors[next] = executor;
       this.launched[next] = launched;
       this.ended[next] = ended;
       what[next] = partition;
@@ -74,8 +77,8 @@ final class FailureJudge {
       size = Math.min(size + 1, RECENT);
     }
 
-    void ignoreFailuresSince(long since) {
-      for (int i = 0; i < size; i++) if (what[i] >= 0 && at[i] >= since) what[i] = IGNORED;
+    void ignoreFailures(LiveExecutor executor, long since) {
+      for (int i = 0; i < size; i++) if (what[i] >= 0 && at[i] >= since && executor == executors[i]) what[i] = IGNORED;
     }
   }
 
@@ -205,15 +208,15 @@ final class FailureJudge {
   /** {@code launched}, {@code ended}: by the driver's clock, which may be set; compared only with each other. */
   void taskSucceeded(int stageId, int partition, String host, long launched, long ended, long now) {
     Stage stage = stage(stageId, now);
-    ends(stage, host).add(SUCCEEDED, launched, ended, now);
+    ends(stage, host).add(SUCCEEDED, null, launched, ended, now);
     if (stage.failed.containsKey(partition)) stage.failed.putIfAbsent(partition, new Success(host, launched, now));
   }
 
   /** A task has failed for a reason that may be its host's fault: {@code error}, such as the name of an exception. */
-  void taskFailed(int stageId, int partition, String host, String error, long launched, long ended, long now) {
+  void taskFailed(int stageId, int partition, String executor, String host, String error, long launched, long ended, long now) {
     Stage stage = stage(stageId, now);
     Ends its = ends(stage, host);
-    its.add(Math.max(0, partition), launched, ended, now);
+    its.add(Math.max(0, partition), live.get(executor), launched, ended, now);
     its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
     // A success before this failure, such as before the stage was retried, proves nothing.
     stage.failed.put(partition, null);
@@ -242,7 +245,7 @@ final class FailureJudge {
     if (removed == null) return;
     int code = exitCode(reason);
     if (!isFault(code)) {
-      ignoreFailures(removed.host, now - LEAVING);
+      ignoreFailures(removed, now - LEAVING);
       return;
     }
     losses.add(new Loss(removed, code, now));
@@ -263,10 +266,11 @@ final class FailureJudge {
     return code > 0 && code != 52 && code != 57 && code != 137 && code != 143;
   }
 
-  private void ignoreFailures(String host, long since) {
+  /** Not those of the host's other executors: one that was idle may end while they fail. */
+  private void ignoreFailures(LiveExecutor executor, long since) {
     for (Stage stage : stages.values()) {
-      Ends its = stage.hosts.get(host);
-      if (its != null) its.ignoreFailuresSince(since);
+      Ends its = stage.hosts.get(executor.host);
+      if (its != null) its.ignoreFailures(executor, since);
     }
   }
 

@@ -92,7 +92,7 @@ final class FailureListener extends GuardedListener {
       ExceptionFailure failure = (ExceptionFailure) reason;
       if (isOutOfMemory(failure)) return;
       String error = simpleName(failure.className());
-      judge.taskFailed(event.stageId(), task.partitionId(), task.host(), error, task.launchTime(), task.finishTime(), now);
+      judge.taskFailed(event.stageId(), task.partitionId(), task.executorId(), task.host(), error, task.launchTime(), task.finishTime(), now);
     } else if (reason instanceof FetchFailed) {
       FetchFailed failure = (FetchFailed) reason;
       // Null: where the data is was not known.
