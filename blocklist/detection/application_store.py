@@ -58,6 +58,7 @@ FACTS_AT_ONCE: Final = 200_000
 _SQL: Final = Path(__file__).with_name("evidence.sql").read_text(encoding="utf-8")
 _PARAMETERS: Final[dict[str, Any]] = {
     "min_bytes": host_comparison.MIN_BYTES,
+    "min_start_ms": host_comparison.MIN_START_MS,
     "min_time_share": host_comparison.MIN_TIME_SHARE,
     "min_completed": host_comparison.MIN_COMPLETED,
     "bad_partition_stages": host_comparison.BAD_PARTITION_STAGES,

@@ -6,6 +6,8 @@ SELECT * FROM (
         greatest(run_ms - coalesce(gc_ms, 0) - coalesce(fetch_wait_ms, 0), 1) AS compute,
         CASE WHEN remote_bytes >= $min_bytes THEN greatest(fetch_wait_ms, 1) / remote_bytes END AS network,
         CASE WHEN written_bytes >= $min_bytes THEN greatest(write_ms, 1) / written_bytes END AS disk,
+        CASE WHEN deserialize_ms IS NOT NULL THEN greatest(deserialize_ms, $min_start_ms) END AS start,
+        deserialize_ms + coalesce(fetch_wait_ms, 0) AS network_ms,
         coalesce(input_bytes, 0) + coalesce(shuffle_bytes, 0) + 1 AS size,
         coalesce(input_records, 0) + coalesce(shuffle_records, 0) + 1 AS records,
         floor(ln(size) / ln(2)) AS bucket, coalesce(locality, 'ANY') AS near
@@ -15,8 +17,10 @@ SELECT * FROM (
 CREATE OR REPLACE TEMP TABLE kinds AS
 SELECT app, stage, attempt, near, bucket, host, count(*) AS tasks,
     median(compute) AS compute, median(network) AS network, median(disk) AS disk,
+    max(start) AS start,
     median(size) AS size, median(records) AS records,
-    sum(run_ms) AS run_ms, sum(fetch_wait_ms) AS fetch_wait_ms, sum(write_ms) AS write_ms, min(launched) AS first, max(time) AS last
+    sum(run_ms) AS run_ms, sum(fetch_wait_ms) AS fetch_wait_ms, sum(write_ms) AS write_ms,
+    sum(network_ms) AS network_ms, min(launched) AS first, max(time) AS last
 FROM comparable GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE slowdowns AS
@@ -24,6 +28,7 @@ WITH measures AS (
     SELECT *, 'compute' AS metric, compute AS work, run_ms AS time_ms FROM kinds
     UNION ALL SELECT *, 'network', network, fetch_wait_ms FROM kinds
     UNION ALL SELECT *, 'disk', disk, write_ms FROM kinds
+    UNION ALL SELECT *, 'start', start, network_ms FROM kinds
 ), placed AS (
     SELECT *, list_sort(list(work) OVER kind) AS works,
         row_number() OVER (PARTITION BY app, stage, attempt, near, bucket, metric ORDER BY work) AS place,
@@ -58,6 +63,7 @@ WITH tasks AS (
     SELECT *, 'compute' AS metric, compute AS value FROM comparable
     UNION ALL SELECT *, 'network', network FROM comparable
     UNION ALL SELECT *, 'disk', disk FROM comparable
+    UNION ALL SELECT *, 'start', NULL FROM comparable  -- a start depends on the executor, not on the partition
 )
 SELECT app, host, metric, partition, median(value / work * slowdown) AS slowdown
 FROM tasks JOIN slowdowns USING (app, stage, attempt, near, bucket, host, metric)

@@ -10,6 +10,7 @@ partition on a host is one observation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -35,11 +36,18 @@ MIN_BYTES: Final = 100_000
 """Minimum number of bytes that a task fetches or writes if its time per byte is compared."""
 MIN_TIME_SHARE: Final = 0.1
 """Minimum share of the run time that fetching or writing must take to make a host slow."""
-TIME_BY_METRIC: Final = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_ms", Metric.DISK: "write_ms"}
-"""The column of FACTS with the time that a metric is about."""
+MIN_START_MS: Final = 10
+"""Milliseconds. A shorter time to deserialize counts as this, so that what is quick everywhere makes nobody slow."""
+TIME_BY_METRIC: Final = {
+    Metric.COMPUTE: "run_ms",
+    Metric.NETWORK: "fetch_wait_ms",
+    Metric.DISK: "write_ms",
+    Metric.START: "network_ms",
+}
+"""The column with the time that a metric is about."""
 KIND: Final = (*STAGE, "near", "bucket")
 """The columns that identify tasks of one kind."""
-_VALUES: Final = {Metric.COMPUTE: "work", Metric.NETWORK: "fetching", Metric.DISK: "writing"}
+_VALUES: Final = {Metric.COMPUTE: "work", Metric.NETWORK: "fetching", Metric.DISK: "writing", Metric.START: "starting"}
 """The column of comparable tasks by which a metric compares."""
 _OBSERVATION: Final = ("app", "host", "metric")
 
@@ -160,17 +168,29 @@ def comparable(facts: DataFrame) -> DataFrame:
     records = F.coalesce("input_records", F.lit(0)) + F.coalesce("shuffle_records", F.lit(0))
     work = F.col("run_ms") - F.coalesce("gc_ms", F.lit(0)) - F.coalesce("fetch_wait_ms", F.lit(0))
     return (
-        facts.where(F.col("kind") == "task")
+        with_network_time(facts.where(F.col("kind") == "task"))
         .withColumn("warm", F.col("launched") >= F.min("time").over(executor))
         .where((F.col("outcome") == "Success") & ~F.col("speculative") & F.col("warm") & F.col("run_ms").isNotNull())
         .withColumn("work", F.greatest(work, F.lit(1)))
         .withColumn("fetching", _per_byte("fetch_wait_ms", "remote_bytes"))
         .withColumn("writing", _per_byte("write_ms", "written_bytes"))
+        .withColumn(
+            "starting", F.when(F.col("deserialize_ms").isNotNull(), F.greatest("deserialize_ms", F.lit(MIN_START_MS)))
+        )
         .withColumn("size", size + 1)
         .withColumn("records", records + 1)
         .withColumn("near", F.coalesce("locality", F.lit("ANY")))
         .withColumn("bucket", F.floor(F.log2(F.col("size"))))
     )
+
+
+def with_network_time(tasks: DataFrame) -> DataFrame:
+    """Add the time that code and shuffle blocks took to arrive.
+
+    Event logs do not tell from which host a task waits for blocks: a host that is slow to fetch the code of a stage is
+    slow to serve blocks too, so all hosts wait, and only the code shows for which.
+    """
+    return tasks.withColumn("network_ms", F.col("deserialize_ms") + F.coalesce("fetch_wait_ms", F.lit(0)))
 
 
 def _per_byte(time: str, size: str) -> Column:
@@ -182,7 +202,7 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
     """The medians of each host's tasks of one kind."""
     return tasks.groupBy(*KIND, "host").agg(
         F.count("*").alias("tasks"),
-        *(F.median(value).alias(metric.value) for metric, value in _VALUES.items()),
+        *(_typical(metric)(value).alias(metric.value) for metric, value in _VALUES.items()),
         F.collect_list(F.struct("partition", *_VALUES.values())).alias("own_tasks"),
         F.sum("write_ms").alias("write_ms"),
         F.min("launched").alias("first"),
@@ -190,9 +210,15 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
         F.median("records").alias("records"),
         F.sum("gc_ms").alias("gc_ms"),
         F.sum("fetch_wait_ms").alias("fetch_wait_ms"),
+        F.sum("network_ms").alias("network_ms"),
         F.sum("run_ms").alias("run_ms"),
         F.max("time").alias("last"),
     )
+
+
+def _typical(metric: Metric) -> Callable[[str], Column]:
+    """How a value stands for a host's tasks of one kind: the maximum if only the first task fetches anything."""
+    return F.max if metric is Metric.START else F.median
 
 
 def _by_metric(kinds: DataFrame) -> DataFrame:
@@ -202,7 +228,7 @@ def _by_metric(kinds: DataFrame) -> DataFrame:
             F.lit(metric.value).alias("metric"),
             F.col(metric.value).alias("work"),
             F.col(time).alias("time_ms"),
-            _named_alike(_VALUES[metric]).alias("values"),
+            _named_alike(metric).alias("values"),
         )
         for metric, time in TIME_BY_METRIC.items()
     ]
@@ -210,9 +236,16 @@ def _by_metric(kinds: DataFrame) -> DataFrame:
     return rows.where(F.col("work") > 0)
 
 
-def _named_alike(value: str) -> Column:
-    """Partition and value of each task."""
-    return F.transform("own_tasks", lambda task: F.struct(task["partition"], task[value].alias("value")))
+def _named_alike(metric: Metric) -> Column:
+    """Partition and value of each task; no value if it depends on the executor, not on the partition."""
+    value = _VALUES[metric]
+    return F.transform(
+        "own_tasks",
+        lambda task: F.struct(
+            task["partition"],
+            (F.lit(None) if metric is Metric.START else task[value]).cast("double").alias("value"),
+        ),
+    )
 
 
 def _slowdowns(kinds: DataFrame) -> DataFrame:

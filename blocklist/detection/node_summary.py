@@ -27,6 +27,11 @@ class Metric(StrEnum):
     """Fetch wait per byte from other hosts, where it is at least a tenth of the run time."""
     DISK = "disk"
     """Shuffle write time per byte, where it is at least a tenth of the run time."""
+    START = "start"
+    """Longest time to deserialize a task, where that and the fetch wait are at least a tenth of the run time.
+
+    The first task of a stage on an executor fetches the code of the stage over the network.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

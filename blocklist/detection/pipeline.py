@@ -13,7 +13,13 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import host_comparison, task_table
-from blocklist.detection.host_comparison import STAGE, TIME_BY_METRIC, charged_failures, charged_tasks
+from blocklist.detection.host_comparison import (
+    STAGE,
+    TIME_BY_METRIC,
+    charged_failures,
+    charged_tasks,
+    with_network_time,
+)
 from blocklist.detection.log_file import log_of
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
@@ -380,7 +386,7 @@ def task_times(facts: DataFrame, compared: DataFrame) -> DataFrame:
     """
     succeeded = facts.where((F.col("kind") == "task") & (F.col("outcome") == "Success") & F.col("run_ms").isNotNull())
     excess = compared.where("slow").groupBy(*STAGE, "host").agg(*(_excess(metric) for metric in Metric))
-    joined = succeeded.join(excess, [*STAGE, "host"], "left").withColumn("lost", _lost())
+    joined = with_network_time(succeeded).join(excess, [*STAGE, "host"], "left").withColumn("lost", _lost())
     ran = joined.select(
         "host",
         "launched",

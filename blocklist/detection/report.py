@@ -505,6 +505,7 @@ def _values() -> Mapping[Metric, Column]:
         Metric.COMPUTE: F.col("work") / 1000,
         Metric.NETWORK: F.col("fetching") * 1_000_000,
         Metric.DISK: F.col("writing") * 1_000_000,
+        Metric.START: F.col("starting") / 1000,
     }
 
 

@@ -202,6 +202,7 @@ _TIMES: Final = {
     Metric.COMPUTE: ("task time without GC and fetch wait", ""),
     Metric.NETWORK: ("time of a task to fetch shuffle blocks", "/GB"),
     Metric.DISK: ("time of a task to write shuffle blocks", "/GB"),
+    Metric.START: ("time of a task to fetch and read the code of its stage", ""),
     FailureClass.SLOW_SERVER: ("time that a task waited for shuffle blocks", ""),
 }
 """What the pictures show, and what the unit is of."""

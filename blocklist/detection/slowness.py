@@ -124,6 +124,7 @@ BY_METRIC: Final = {
     Metric.COMPUTE: "",
     Metric.NETWORK: " to fetch shuffle blocks",
     Metric.DISK: " to write shuffle blocks",
+    Metric.START: " to fetch the code of a stage",
 }
 """What a node is slower at."""
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from blocklist.detection.heuristics import judge
-from blocklist.detection.node_summary import FailureClass, NodeSummary, tally
+from blocklist.detection.node_summary import FailureClass, Metric, NodeSummary, tally
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.schemas import FACTS, NODES, conform
 from blocklist.detection.slowness import Rules
@@ -130,7 +130,28 @@ def mostly_local_data(_app: str, _stage: int, host: str, *_: object) -> Fact:
     return {"run_ms": 500 + wait, "fetch_wait_ms": wait, "remote_bytes": remote, "shuffle_bytes": 6000}
 
 
+def network_slow_both_ways(_app: str, stage: int, host: str, number: int, dice: random.Random) -> Fact:
+    """All hosts wait for its blocks, and it waits for theirs; the first task on each executor fetches the code."""
+    code = dice.randint(20, 40) * (4 if host == "n3" else 1) if number == 0 else 3
+    wait = dice.randint(400, 600) if stage % 2 else 0
+    return {"deserialize_ms": code, "run_ms": 500 + wait, "fetch_wait_ms": wait, "remote_bytes": 5000}
+
+
+def code_that_is_slow_but_costs_nothing(_app: str, _stage: int, host: str, number: int, _dice: random.Random) -> Fact:
+    """Less than a tenth of the run time, in stages that fetch nothing."""
+    return {"deserialize_ms": (90 if host == "n3" else 20) if number == 0 else 3}
+
+
+def code_that_one_executor_fetches_late(app: str, stage: int, host: str, number: int, _dice: random.Random) -> Fact:
+    """A different host in each stage, as after a restart of an executor."""
+    late = number == 0 and HOSTS.index(host) == (stage + APPS.index(app)) % len(HOSTS)
+    return {"deserialize_ms": 900 if late else 20, "run_ms": 1_000, "fetch_wait_ms": 300, "remote_bytes": 5000}
+
+
 CHANGES: dict[str, FactChange] = {
+    "network_slow_both_ways": network_slow_both_ways,
+    "code_that_is_slow_but_costs_nothing": code_that_is_slow_but_costs_nothing,
+    "code_that_one_executor_fetches_late": code_that_one_executor_fetches_late,
     "slow_server": slow_server,
     "mostly_local_data": mostly_local_data,
     "uneven": uneven,
@@ -224,7 +245,17 @@ def test_a_slow_shuffle_server_is_found(results: dict[str, JudgedScenario]) -> N
     assert summaries["n3"].failures[FailureClass.SLOW_SERVER].stages == 15
 
 
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in {"half_speed", "slow_server"}])
+def test_a_host_with_a_network_that_is_slow_both_ways_is_found(results: dict[str, JudgedScenario]) -> None:
+    summaries, blamed = results["network_slow_both_ways"]
+    assert blamed == ["n3"]
+    found = summaries["n3"].comparisons_by(Metric.START)
+    assert [(it.stages, it.slow_stages) for it in found] == [(5, 3)] * 3
+
+
+FAULTY = {"half_speed", "slow_server", "network_slow_both_ways"}
+
+
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in FAULTY])
 def test_healthy_hosts_are_not_blamed(scenario: str, results: dict[str, JudgedScenario]) -> None:
     assert results[scenario][1] == []
 
