@@ -15,6 +15,7 @@ from blocklist.detection.events import MAX_TIME
 from blocklist.detection.heuristics import Judgement, NodeVerdict, extend_for_repeats, judge
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
+    Comparison,
     HostInApplication,
     Metric,
     NodeSummary,
@@ -257,10 +258,15 @@ def release(node: NodeSummary, rules: Rules) -> Release | None:
     enough = len(apps) == rules.min_applications and sum(it.stages for it in latest) >= rules.min_stages
     if not enough or latest[-1].last - min(it.first for it in latest) < rules.min_span_ms:
         return None
-    slow = any(it.app in apps and log(it.slowdown) >= MIN_EFFECT for it in node.comparisons)
+    slow = any(it.app in apps and log(it.slowdown) >= MIN_EFFECT and _matters(it) for it in node.comparisons)
     charged = (node.failures[kind] for kind in CHARGED_TO_NODE if kind in node.failures)
     failed = any(it.last >= min(own.first for own in latest) for failures in charged for it in failures.by_application)
     return None if slow or failed else Release(host=node.host, applications=apps)
+
+
+def _matters(found: Comparison) -> bool:
+    """Whether the time by this metric mattered in a stage: what is short varies, and makes nobody slow."""
+    return found.metric is Metric.COMPUTE or found.slow_stages > 0
 
 
 def claimed_at(history: Sequence[Change]) -> int | None:

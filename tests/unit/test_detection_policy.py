@@ -154,11 +154,13 @@ def test_a_node_that_was_clean_in_its_latest_applications_is_released() -> None:
     assert released(replace(node_after({}, {}), comparisons=())) == [], "it ran nothing"
 
 
-@pytest.mark.parametrize("metric", [Metric.NETWORK, Metric.DISK])
+@pytest.mark.parametrize("metric", [Metric.NETWORK, Metric.DISK, Metric.START])
 def test_a_node_that_is_slow_by_another_time_is_not_released(metric: Metric) -> None:
     clean, slow = node_after({}, {}), node_after({}, SLOW)
     other = [replace(it, metric=metric) for it in slow.comparisons]
     assert released(replace(clean, comparisons=[*clean.comparisons, *other])) == []
+    short = [replace(it, slow_stages=0) for it in other]
+    assert released(replace(clean, comparisons=[*clean.comparisons, *short])), "a time that matters in no stage"
 
 
 def test_a_node_that_failed_in_them_is_not_released() -> None:
