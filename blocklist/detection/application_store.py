@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -125,7 +126,20 @@ class ApplicationStore:
         self._since = 0
         with operational_errors():
             self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
+            self._check_version(path)
             self._db.execute(_TABLES)
+
+    def _check_version(self, path: Path) -> None:
+        """Raises BlocklistError for the file of another version: its tables, or what is in them, may differ."""
+        version = crc32(f"{_TABLES}{_SQL}".encode())
+        tables = self._rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary")
+        if not tables:
+            self._db.execute("CREATE TABLE version AS SELECT $version AS number", {"version": version})
+        elif {"table_name": "version"} not in tables or self._rows("FROM version") != [{"number": version}]:
+            raise BlocklistError(
+                f"The checkpoint {path.parent} was made by another version of blocklist."
+                " Delete the folder; all logs of the last 48 hours are read again."
+            )
 
     def add(self, number: int, folder: Path) -> bool:
         """Store the FACTS of a batch, Parquet files, and analyse their applications, once.

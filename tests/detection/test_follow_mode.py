@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
@@ -239,6 +240,19 @@ def test_a_checkpoint_of_which_a_part_is_missing_or_older_is_refused(tmp_path: P
     store.number = 2
     store.add_rows(task(now()))
     assert store.tasks() == {"n1": 3}
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "applications.duckdb"
+    for statement in ("CREATE TABLE logs (id BIGINT)", "CREATE TABLE version AS SELECT 1 AS number"):
+        path.unlink(missing_ok=True)
+        with duckdb.connect(str(path)) as made_before:
+            made_before.execute(statement)
+        with pytest.raises(BlocklistError, match=r"was made by another version of blocklist\. Delete the folder"):
+            ApplicationStore(path, dict, lambda _: None)
+    path.unlink()
+    for _ in range(2):
+        ApplicationStore(path, dict, lambda _: None)
 
 
 def test_the_folder_of_a_checkpoint_may_have_any_name(tmp_path: Path) -> None:
