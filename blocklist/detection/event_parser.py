@@ -7,6 +7,7 @@ is not used.
 from __future__ import annotations
 
 import re
+import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from blocklist.detection import events
 from blocklist.detection.events import EndReason, Input, MeasuredTask, ShuffleRead, ShuffleWrite, TaskEnd
-from blocklist.detection.log_file import Note, is_databricks_part
+from blocklist.detection.log_file import IN_FUTURE, MAX_AHEAD_MS, Note, is_databricks_part
 from blocklist.detection.schemas import COLUMNS
 from blocklist.model.names import normalize_name
 
@@ -91,12 +92,22 @@ class FactParser:
         self._parse(line)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the facts since the last call."""
+        """Return the facts since the last call.
+
+        Those with a time in the future are reported as broken lines: they would count as newer than any unblock.
+        """
         self._move_tasks()
+        latest = time.time_ns() // 1_000_000 + MAX_AHEAD_MS
+        others = [it for it in self._others if (it.get("time") or 0) <= latest]
+        late = len(self._others) - len(others)
         if self._columns.size:
-            yield self._columns.batch(self._file)
-        if self._others:
-            yield text_fact(self._others, self._file)
+            tasks = self._columns.batch(self._file)
+            past = tasks.filter(pc.less_equal(tasks["time"], latest))
+            late += tasks.num_rows - past.num_rows
+            yield past
+        others += [{"kind": "broken", "detail": IN_FUTURE.decode()}] * late
+        if others:
+            yield text_fact(others, self._file)
         self._columns, self._others = TaskColumns(), []
 
     def _move_tasks(self) -> None:

@@ -151,6 +151,7 @@ YEAR, TIME = (
         ({"start": 0}, f"row 3: start {YEAR}"),
         ({"end": 2**63 - 1}, f"row 3: end {YEAR}"),
         ({"end": BEGAN - 1}, "row 3: end is before start"),
+        ({"end": 4_000_000_000_000}, "row 3: end is in the future; it would count as newer than any unblock"),
         ({"end": None}, "row 3: end is missing"),
         ({"host": None}, "row 3: host is missing"),
         ({"host": ""}, "row 3: host is empty"),

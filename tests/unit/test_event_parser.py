@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -173,3 +174,14 @@ def test_many_tasks_keep_their_order_and_what_each_of_them_lacks() -> None:
     assert "partition" in kinds[0] & kinds[1]
     assert {"run_ms", "cpu_ms", "input_bytes"} <= kinds[4] - kinds[0]
     assert [fact["stage"] for fact in found] == [3] * len(mixed)
+
+
+def test_a_time_in_the_future_is_reported_and_is_no_evidence() -> None:
+    """It would outlast each unblock by hand."""
+    now = time.time_ns() // 1_000_000
+    ahead = {"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": now + 3_600_000}
+    found = facts(
+        TASK, changed("Task Info.Finish Time", now + 60_000), changed("Task Info.Finish Time", now + 3_600_000), ahead
+    )
+    assert [fact["kind"] for fact in found] == ["task", "task", "broken", "broken"]
+    assert {fact.get("detail") for fact in found[2:]} == {"(a time in the future: is a clock wrong?)"}
