@@ -479,7 +479,7 @@ BOMB: Final = Note(
     f"(a decompression bomb: the log expands to more than {MAX_RATIO} times its size; skipped from here on)".encode()
 )
 """Stands for the rest of such a log."""
-MAX_AHEAD_MS: Final = 300_000
+MAX_AHEAD_MS: Final = 3_600_000
 """Milliseconds that a time in a log may be ahead of this machine's clock."""
 IN_FUTURE: Final = Note(b"(a time in the future: is a clock wrong?)")
 LONG_LINE: Final = Note(f"(a line of more than {MAX_LINE // 2**20} MiB)".encode())

@@ -179,9 +179,9 @@ def test_many_tasks_keep_their_order_and_what_each_of_them_lacks() -> None:
 def test_a_time_in_the_future_is_reported_and_is_no_evidence() -> None:
     """It would outlast each unblock by hand."""
     now = time.time_ns() // 1_000_000
-    ahead = {"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": now + 3_600_000}
+    ahead = {"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": now + 7_200_000}
     found = facts(
-        TASK, changed("Task Info.Finish Time", now + 60_000), changed("Task Info.Finish Time", now + 3_600_000), ahead
+        TASK, changed("Task Info.Finish Time", now + 60_000), changed("Task Info.Finish Time", now + 7_200_000), ahead
     )
     assert [fact["kind"] for fact in found] == ["task", "task", "broken", "broken"]
     assert {fact.get("detail") for fact in found[2:]} == {"(a time in the future: is a clock wrong?)"}
