@@ -269,6 +269,10 @@ class Settings(BaseSettings):
             return to_millis(_LONGEST_BLOCK) if self._is_authenticated else 0
         return to_millis(self.longest_block_operator)
 
+    def _within_longest_block(self, duration_ms: int) -> int:
+        """The duration, or the longest block of an operator if that is shorter."""
+        return min(filter(None, (duration_ms, self._longest_operator_ms)))
+
     @property
     def default_end(self) -> str:
         """The default duration, or the longest block if that is shorter: a block without an end is never refused."""
@@ -282,7 +286,7 @@ class Settings(BaseSettings):
     def repeat_rule(self) -> RepeatRule:
         return RepeatRule(
             window=to_millis(self.repeat_window),
-            max_duration=min(filter(None, (MAX_DURATION_MS, self._longest_operator_ms))),
+            max_duration=self._within_longest_block(MAX_DURATION_MS),
         )
 
     @property
@@ -291,7 +295,7 @@ class Settings(BaseSettings):
 
         Never shorter than the evidence is valid: the limit allows a minute more than it says.
         """
-        return max(TTL_MS, min(filter(None, (BLOCK_MS, self._longest_operator_ms))))
+        return max(TTL_MS, self._within_longest_block(BLOCK_MS))
 
     @property
     def ticket_links(self) -> TicketLinks:
