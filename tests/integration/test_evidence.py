@@ -332,43 +332,36 @@ class TestTime:
             assert client.put(f"/listeners/{name}", json=body).status_code in {200, 201}
 
     @pytest.fixture
-    def report_a(self, client: httpx2.Client) -> Callable[[str], None]:
-        def report_a(name: str) -> None:
-            heartbeat_body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
-            assert client.post(f"/listeners/{name}/heartbeat", json=heartbeat_body).status_code == 200
+    def block_a(self, client: httpx2.Client, clock: ManualClock) -> Callable[[int], None]:
+        """Both applications report the node, which is blocked alone, for this time from now on."""
 
-        return report_a
+        def block_a(duration: int) -> None:
+            for name in "xy":
+                heartbeat_body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
+                assert client.post(f"/listeners/{name}/heartbeat", json=heartbeat_body).status_code == 200
+            ends = {"a": str(clock.now + duration)}
+            wait_until(lambda: {name: it["endTimestamp"] for name, it in current_list(client)[1].items()} == ends)
+
+        return block_a
 
     def test_the_block_is_renewed_by_reports_and_expires_an_hour_after_the_last(
-        self, client: httpx2.Client, clock: ManualClock, report_a: Callable[[str], None]
+        self, client: httpx2.Client, clock: ManualClock, block_a: Callable[[int], None]
     ) -> None:
-        for name in "xy":
-            report_a(name)
-        wait_until(lambda: list(current_list(client)[1]) == ["a"])
+        block_a(BLOCK_MS)
         for _ in range(2):
             clock.now += BLOCK_MS // 2
-            for name in "xy":
-                report_a(name)
-            end = str(clock.now + BLOCK_MS)
-            wait_until(lambda end=end: current_list(client)[1]["a"]["endTimestamp"] == end)  # type: ignore[misc]
+            block_a(BLOCK_MS)
         assert current_list(client)[1]["a"]["cause"] == CAUSE
         clock.now += BLOCK_MS - 1
         assert (list(current_list(client)[1]), evidence(client)) == (["a"], [])
-        assert list(current_list(client)[1]) == ["a"]
         clock.now += 1
         assert list(current_list(client)[1]) == []
         wait_until(lambda: [entry["type"] for entry in all_changes(client)][-1] == "expired")
         assert [entry["type"] for entry in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
 
     def test_the_next_block_is_twice_as_long_unless_a_person_has_ended_the_last(
-        self, client: httpx2.Client, clock: ManualClock, report_a: Callable[[str], None]
+        self, client: httpx2.Client, clock: ManualClock, block_a: Callable[[int], None]
     ) -> None:
-        def block_a(duration: int) -> None:
-            for name in "xy":
-                report_a(name)
-            end = str(clock.now + duration)
-            wait_until(lambda: [it["endTimestamp"] for it in current_list(client)[1].values()] == [end])
-
         block_a(BLOCK_MS)
         clock.now += BLOCK_MS
         # Their leases have expired, too.
