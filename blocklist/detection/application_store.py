@@ -56,7 +56,6 @@ MEMORY: Final = "512MB"
 FACTS_AT_ONCE: Final = 200_000
 """Number of facts of some applications that are analysed at once; those of one are never divided."""
 
-_SQL: Final = Path(__file__).with_name("evidence.sql").read_text(encoding="utf-8")
 _PARAMETERS: Final[dict[str, Any]] = {
     "min_bytes": host_comparison.MIN_BYTES,
     "min_start_ms": host_comparison.MIN_START_MS,
@@ -99,12 +98,21 @@ _FORGET: Final = "".join(
 )
 
 
-def compare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables of evidence.sql from `facts`, without what is `ignored`."""
-    text = _SQL
+def _with_parameters(text: str) -> str:
     for name, value in _PARAMETERS.items():
         text = text.replace(f"${name}", repr(value))
-    connection.execute(text)
+    return text
+
+
+_EVIDENCE: Final = _with_parameters(Path(__file__).with_name("evidence.sql").read_text(encoding="utf-8"))
+_VERSION: Final = crc32(f"{_TABLES}{_EVIDENCE}".encode())
+"""Version of a checkpoint: a checksum of its tables, of the queries, and of the thresholds in them."""
+_READ_AGAIN: Final = "Delete the folder; all logs of the last 48 hours are read again."
+
+
+def compare(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the tables of evidence.sql from `facts`, without what is `ignored`."""
+    connection.execute(_EVIDENCE)
 
 
 @contextmanager
@@ -131,14 +139,12 @@ class ApplicationStore:
 
     def _check_version(self, path: Path) -> None:
         """Raises BlocklistError for the file of another version: its tables, or what is in them, may differ."""
-        version = crc32(f"{_TABLES}{_SQL}".encode())
         tables = self._rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary")
         if not tables:
-            self._db.execute("CREATE TABLE version AS SELECT $version AS number", {"version": version})
-        elif {"table_name": "version"} not in tables or self._rows("FROM version") != [{"number": version}]:
+            self._db.execute("CREATE TABLE version AS SELECT $version AS number", {"version": _VERSION})
+        elif {"table_name": "version"} not in tables or self._rows("FROM version") != [{"number": _VERSION}]:
             raise BlocklistError(
-                f"The checkpoint {path.parent} was made by another version of blocklist."
-                " Delete the folder; all logs of the last 48 hours are read again."
+                f"The checkpoint {path.parent} was made by another version of blocklist. {_READ_AGAIN}"
             )
 
     def add(self, number: int, folder: Path) -> bool:
@@ -155,7 +161,7 @@ class ApplicationStore:
         if number != last + 1:
             raise BlocklistError(
                 f"Batch {number} follows batch {last}: a part of the checkpoint is missing or from another time."
-                " Delete the folder; all logs of the last 48 hours are read again."
+                f" {_READ_AGAIN}"
             )
         with self._transaction():
             self._db.read_parquet(f"{glob.escape(str(folder))}/*.parquet").create_view("batch", replace=True)
