@@ -7,7 +7,6 @@ is not used.
 from __future__ import annotations
 
 import re
-import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from blocklist.detection import events
 from blocklist.detection.events import EndReason, Input, MeasuredTask, ShuffleRead, ShuffleWrite, TaskEnd
-from blocklist.detection.log_file import IN_FUTURE, MAX_AHEAD_MS, Note, is_databricks_part
+from blocklist.detection.log_file import IN_FUTURE, Note, is_databricks_part, latest_time
 from blocklist.detection.schemas import COLUMNS
 from blocklist.model.names import normalize_name
 
@@ -97,7 +96,7 @@ class FactParser:
         Those with a time in the future are reported as broken lines: they would count as newer than any unblock.
         """
         self._move_tasks()
-        latest = time.time_ns() // 1_000_000 + MAX_AHEAD_MS
+        latest = latest_time()
         others = [it for it in self._others if (it.get("time") or 0) <= latest]
         late = len(self._others) - len(others)
         if self._columns.size:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import struct
+import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -479,11 +480,16 @@ BOMB: Final = Note(
     f"(a decompression bomb: the log expands to more than {MAX_RATIO} times its size; skipped from here on)".encode()
 )
 """Stands for the rest of such a log."""
-MAX_AHEAD_MS: Final = 3_600_000
+_MAX_AHEAD_MS: Final = 3_600_000
 """Milliseconds that a time in a log may be ahead of this machine's clock."""
 IN_FUTURE: Final = Note(b"(a time in the future: is a clock wrong?)")
 LONG_LINE: Final = Note(f"(a line of more than {MAX_LINE // 2**20} MiB)".encode())
 """Stands for a longer line."""
+
+
+def latest_time() -> int:
+    """The latest time that a log may have now (Unix ms). A later one would count as newer than any unblock."""
+    return time.time_ns() // 1_000_000 + _MAX_AHEAD_MS
 
 
 class LineSplitter:

@@ -7,7 +7,6 @@ say is not known either.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,10 +34,10 @@ from blocklist.detection.log_discovery import DiscoveredLogs
 from blocklist.detection.log_file import (
     FREE_BYTES,
     LOCAL,
-    MAX_AHEAD_MS,
     MAX_RATIO,
     LogFile,
     Unread,
+    latest_time,
     local_files,
     open_below,
     shown,
@@ -339,13 +338,12 @@ def _check_times(starts: pa.Array, ends: pa.Array, row: int) -> None:
     for name, times in (("start", starts), ("end", ends)):
         plausible = pc.and_(pc.greater_equal(times, _YEAR_2000), pc.less(times, _YEAR_2100))
         if (at := _first_wrong(plausible)) is not None:
-            found = times[at].as_py()
-            unit = next((unit for unit, factor in _UNITS if _YEAR_2000 <= found * factor < _YEAR_2100), None)
+            time = times[at].as_py()
+            unit = next((unit for unit, factor in _UNITS if _YEAR_2000 <= time * factor < _YEAR_2100), None)
             seems = f"seems to be in {unit}" if unit else "is not between the years 2000 and 2100"
             raise WrongTableError(f"row {row + at + 1:,}: {name} {seems}; it must be in Unix milliseconds")
     _require(pc.greater_equal(ends, starts), row, "end is before start")
-    latest = time.time_ns() // 1_000_000 + MAX_AHEAD_MS
-    _require(pc.less_equal(ends, latest), row, "end is in the future; it would count as newer than any unblock")
+    _require(pc.less_equal(ends, latest_time()), row, "end is in the future; it would count as newer than any unblock")
 
 
 def _outcomes(values: pa.Array, row: int) -> pa.Array:
