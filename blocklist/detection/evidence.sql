@@ -63,7 +63,6 @@ WITH tasks AS (
     SELECT *, 'compute' AS metric, compute AS value FROM comparable
     UNION ALL SELECT *, 'network', network FROM comparable
     UNION ALL SELECT *, 'disk', disk FROM comparable
-    UNION ALL SELECT *, 'start', NULL FROM comparable  -- a start depends on the executor, not on the partition
 )
 SELECT app, host, metric, partition, median(value / work * slowdown) AS slowdown
 FROM tasks JOIN slowdowns USING (app, stage, attempt, near, bucket, host, metric)
@@ -78,7 +77,8 @@ SELECT app, host, metric, count(*) AS stages, count_if(slow) AS slow_stages,
     coalesce(min(CASE WHEN slow THEN first END), min(first)) AS first,
     coalesce(max(CASE WHEN slow THEN last END), max(last)) AS last,
     min(first) AS earliest, max(first) AS latest
-FROM host_stages JOIN partitions USING (app, host, metric) GROUP BY app, host, metric;
+FROM host_stages LEFT JOIN partitions USING (app, host, metric)  -- a start depends on the executor, not on the partition
+GROUP BY app, host, metric;
 
 CREATE OR REPLACE TEMP TABLE failed AS
 SELECT *, CASE

@@ -10,7 +10,6 @@ partition on a host is one observation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -47,8 +46,10 @@ TIME_BY_METRIC: Final = {
 """The column with the time that a metric is about."""
 KIND: Final = (*STAGE, "near", "bucket")
 """The columns that identify tasks of one kind."""
-_VALUES: Final = {Metric.COMPUTE: "work", Metric.NETWORK: "fetching", Metric.DISK: "writing", Metric.START: "starting"}
-"""The column of comparable tasks by which a metric compares."""
+_BY_PARTITION: Final = {Metric.COMPUTE: "work", Metric.NETWORK: "fetching", Metric.DISK: "writing"}
+"""The column of comparable tasks by which a metric compares, if it depends on the partition."""
+_BY_EXECUTOR: Final = {Metric.START: "starting"}
+"""The same, if it depends on the executor: only the first task fetches anything, so the longest time counts."""
 _OBSERVATION: Final = ("app", "host", "metric")
 
 
@@ -199,11 +200,12 @@ def _per_byte(time: str, size: str) -> Column:
 
 
 def _by_kind(tasks: DataFrame) -> DataFrame:
-    """The medians of each host's tasks of one kind."""
+    """What stands for each host's tasks of one kind: medians, or the longest time."""
     return tasks.groupBy(*KIND, "host").agg(
         F.count("*").alias("tasks"),
-        *(_typical(metric)(value).alias(metric.value) for metric, value in _VALUES.items()),
-        F.collect_list(F.struct("partition", *_VALUES.values())).alias("own_tasks"),
+        *(F.median(value).alias(metric.value) for metric, value in _BY_PARTITION.items()),
+        *(F.max(value).alias(metric.value) for metric, value in _BY_EXECUTOR.items()),
+        F.collect_list(F.struct("partition", *_BY_PARTITION.values())).alias("own_tasks"),
         F.sum("write_ms").alias("write_ms"),
         F.min("launched").alias("first"),
         F.median("size").alias("size"),
@@ -214,11 +216,6 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
         F.sum("run_ms").alias("run_ms"),
         F.max("time").alias("last"),
     )
-
-
-def _typical(metric: Metric) -> Callable[[str], Column]:
-    """How a value stands for a host's tasks of one kind: the maximum if only the first task fetches anything."""
-    return F.max if metric is Metric.START else F.median
 
 
 def _by_metric(kinds: DataFrame) -> DataFrame:
@@ -237,15 +234,13 @@ def _by_metric(kinds: DataFrame) -> DataFrame:
 
 
 def _named_alike(metric: Metric) -> Column:
-    """Partition and value of each task; no value if it depends on the executor, not on the partition."""
-    value = _VALUES[metric]
-    return F.transform(
-        "own_tasks",
-        lambda task: F.struct(
-            task["partition"],
-            (F.lit(None) if metric is Metric.START else task[value]).cast("double").alias("value"),
-        ),
-    )
+    """Partition and value of each task; no value if it depends on the executor."""
+
+    def named(task: Column) -> Column:
+        value = task[_BY_PARTITION[metric]] if metric in _BY_PARTITION else F.lit(None)
+        return F.struct(task["partition"], value.cast("double").alias("value"))
+
+    return F.transform("own_tasks", named)
 
 
 def _slowdowns(kinds: DataFrame) -> DataFrame:

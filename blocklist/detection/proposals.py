@@ -251,7 +251,7 @@ def release(node: NodeSummary, rules: Rules) -> Release | None:
 
     `node` has only evidence from after the claim was last changed: of applications that still used the node. As many
     applications, stages and minutes are needed as for a verdict. In the latest of them the node must not be slower than
-    its peers by any time, and no failure may be charged to it.
+    its peers by any time that matters, and no failure may be charged to it.
     """
     latest = node.comparisons_by(Metric.COMPUTE)[-rules.min_applications :]
     apps = [it.app for it in latest]
