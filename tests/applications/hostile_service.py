@@ -95,20 +95,7 @@ def web_page(connection: Connection, chance: random.Random) -> None:
 
 
 def refusal(connection: Connection, chance: random.Random) -> None:
-    status = chance.choice(
-        [
-            "400 Bad",
-            "401 Wrong token",
-            "403 No",
-            "404 No",
-            "409 No",
-            "413 No",
-            "429 Slow",
-            "500 Oh",
-            "503 Away",
-            "599 ?",
-        ]
-    )
+    status = chance.choice(_REFUSALS)
     _respond(connection, status, b"{}", chance.choice(["Retry-After: 0", "Retry-After: 99999999999", "Retry-After: x"]))
 
 
