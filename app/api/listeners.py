@@ -31,7 +31,7 @@ from app.requests import MAX_NODE_BODY, MAX_REPORT_BODY, HeartbeatBody, Id, Mode
 from app.service import Service, service_of
 from blocklist.model.claims import Role, check_id_pattern
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
-from blocklist.model.listener import Mode, ModeRecord, Report, wanted_mode
+from blocklist.model.listener import Mode, ModeRecord, Report
 from blocklist.wire.body import ID_SCHEMA, Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     EvidenceListBody,
@@ -61,7 +61,7 @@ router = ApiRouter(tags=["Listeners"], dependencies=[REQUIRE_READER, KNOWN_PARAM
 )
 async def get_modes(request: Request) -> Response:
     """All patterns of listeners' ids with a mode. Listeners that no pattern matches apply blocks."""
-    return JsonResponse(request, dump_json(modes_body(service_of(request).directory.modes)))
+    return JsonResponse(request, dump_json(modes_body(service_of(request).directory.modes.records)))
 
 
 @router.put(
@@ -174,7 +174,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     answer = {
         "revision": service.view.tracker.revision,
         "leaseEnd": str(entry.listener.lease_end),
-        "mode": wanted_mode(service.directory.modes, entry.id),
+        "mode": service.directory.modes.wanted(entry.id),
         "reported": service.registry.reported(entry),
     }
     return JsonResponse(request, dump_json(answer))
@@ -343,7 +343,7 @@ def _body(service: Service, entry: ListenerEntry, usable: Callable[[ListenerEntr
         listener,
         cluster=service.directory.cluster_of(entry),
         mode=entry.mode,
-        wanted_mode=wanted_mode(service.directory.modes, listener.id),
+        wanted_mode=service.directory.modes.wanted(listener.id),
         now=lease_time,
         revision=service.view.tracker.revision,
         lag=entry.lag_ms(service.feed, service.clock()),

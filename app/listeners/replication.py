@@ -17,6 +17,7 @@ from app.logs import isolated
 from app.store.listeners import ListenerStore, ReportPart, StoredListener
 from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import InvalidError, UnavailableError
+from blocklist.model.listener import Modes
 
 log = structlog.get_logger(__name__)
 
@@ -215,7 +216,7 @@ class ListenerReader:
     async def _sync(self) -> None:
         read_at, read_at_millis = time.monotonic(), self._clock()
         updates = await self._database.updates_since(self._version)
-        self._directory.modes = updates.modes
+        self._directory.modes = Modes(updates.modes)
         parts = defaultdict[str, list[ReportPart]](list)
         for part in updates.reports:
             parts[part.listener].append(part)

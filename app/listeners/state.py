@@ -32,7 +32,7 @@ from blocklist.model.changes import Change
 from blocklist.model.draft import Draft
 from blocklist.model.evidence import EvidenceStore
 from blocklist.model.inventory import Inventory
-from blocklist.model.listener import EMPTY_REPORT, Listener, ListenerRole, Mode, ModeRecord, Report
+from blocklist.model.listener import EMPTY_REPORT, Listener, ListenerRole, Mode, Modes, Report
 from blocklist.model.names import (
     Aliases,
     ConfirmedNodes,
@@ -309,7 +309,7 @@ class ListenerDirectory:
         # By whether only managers count, as long as the event loop runs the same turn.
         self._standings: dict[bool, _Standing] = {}
         self.renewals_known_at: int | None = None
-        self.modes: Sequence[ModeRecord] = ()
+        self.modes = Modes()
 
     def __len__(self) -> int:
         return len(self._entries)

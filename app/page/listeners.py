@@ -33,7 +33,7 @@ from app.service import Service, service_of
 from blocklist.model.draft import find_blocked
 from blocklist.model.errors import NotFoundError
 from blocklist.model.evidence import TTL_MS, Evidence
-from blocklist.model.listener import Drift, Listener, ListenerRole, Mode, wanted_mode
+from blocklist.model.listener import Drift, Listener, ListenerRole, Mode
 from blocklist.model.node import BlockedNode, TaskCount
 
 # What runs on the nodes of a listener, for its page.
@@ -208,7 +208,7 @@ async def listener_state(service: Service, shared: SharedValues, entry: Listener
     hosts = await _hosts(service, shared, entry, page, live=row.live)
     return ListenerState(
         row=row,
-        wanted_mode=wanted_mode(service.directory.modes, entry.id),
+        wanted_mode=service.directory.modes.wanted(entry.id),
         hosts=hosts,
         refusals=_refusals(service, entry),
         not_here=len(entry.report.not_here or ()),

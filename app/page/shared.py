@@ -175,7 +175,7 @@ def render_page(
             has_tokens=visitor.may_force and service.authenticator.enabled,
             # Not for visitors who have not logged in.
             share=None if visitor.principal is ANONYMOUS else share_of_cluster(request),
-            modes=() if visitor.principal is ANONYMOUS else service.directory.modes,
+            modes=() if visitor.principal is ANONYMOUS else service.directory.modes.records,
             database_down_seconds=service.view.age(),
             **model,
         )

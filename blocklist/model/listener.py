@@ -11,7 +11,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from blocklist.model.claims import owner_matches
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
 from blocklist.model.evidence import Finding
 from blocklist.model.node import TaskCount
@@ -65,15 +64,23 @@ class ModeRecord(NamedTuple):
     created_by: str | None
     at: int
 
-    def matches(self, listener_id: str) -> bool:
-        return owner_matches(listener_id, self.pattern)
 
+class Modes:
+    """The modes that are set, indexed: each heartbeat of each listener asks for its own. Immutable."""
 
-def wanted_mode(records: Iterable[ModeRecord], listener_id: str) -> Mode:
-    """The mode of the most exact pattern, which is an id, else the longest; `apply` if none matches."""
-    found = (it for it in records if it.matches(listener_id))
-    best = max(found, key=lambda it: (not it.pattern.endswith("*"), len(it.pattern)), default=None)
-    return Mode.APPLY if best is None else best.mode
+    def __init__(self, records: Iterable[ModeRecord] = ()) -> None:
+        """At most one record for each pattern."""
+        self.records: Final = tuple(records)
+        self._by_id = {it.pattern: it.mode for it in self.records if not it.pattern.endswith("*")}
+        self._by_prefix = {it.pattern[:-1]: it.mode for it in self.records if it.pattern.endswith("*")}
+        self._lengths = sorted({len(prefix) for prefix in self._by_prefix}, reverse=True)
+
+    def wanted(self, listener_id: str) -> Mode:
+        """The mode of the most exact pattern, which is an id, else the longest; `apply` if none matches."""
+        if (mode := self._by_id.get(listener_id)) is not None:
+            return mode
+        prefixes = (listener_id[:length] for length in self._lengths if length <= len(listener_id))
+        return next((self._by_prefix[it] for it in prefixes if it in self._by_prefix), Mode.APPLY)
 
 
 class FencedError(BlocklistError):

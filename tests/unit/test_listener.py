@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.listeners.reports import ERROR
 from app.store.tables import reports
+from blocklist.model.claims import owner_matches
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.listener import (
     LEASE_SECONDS,
@@ -21,10 +22,10 @@ from blocklist.model.listener import (
     ListenerRole,
     Mode,
     ModeRecord,
+    Modes,
     Registration,
     heartbeat,
     register,
-    wanted_mode,
 )
 from blocklist.wire.listeners import REPORT_FIELDS
 from tests.length import longer
@@ -64,8 +65,20 @@ def listener(session: str = "s1", *, acked: int | None = 7, former: tuple[str, .
 def test_the_most_exact_pattern_says_the_mode(listener: str, mode: Mode) -> None:
     patterns = {"*": Mode.OBSERVE, "app-1": Mode.APPLY, "app-1*": Mode.OFF, "app-*": Mode.OBSERVE}
     records = [ModeRecord(pattern, its, "anna", 0) for pattern, its in patterns.items()]
-    assert wanted_mode(records, listener) is wanted_mode(records[::-1], listener) is mode
-    assert wanted_mode([], listener) is Mode.APPLY
+    assert Modes(records).wanted(listener) is Modes(records[::-1]).wanted(listener) is mode
+    assert Modes().wanted(listener) is Mode.APPLY
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[ab]{0,4}\*|[ab]{1,4}", fullmatch=True), st.sampled_from(Mode)),
+    st.text("ab", min_size=1, max_size=5),
+)
+def test_the_mode_is_that_of_a_search_through_all_patterns(patterns: dict[str, Mode], listener: str) -> None:
+    matching = [it for it in patterns if owner_matches(listener, it)]
+    best = max(matching, key=lambda it: (not it.endswith("*"), len(it)), default=None)
+    expected = Mode.APPLY if best is None else patterns[best]
+    records = [ModeRecord(pattern, mode, "anna", 0) for pattern, mode in patterns.items()]
+    assert Modes(records).wanted(listener) is expected
 
 
 def test_of_two_modes_the_weaker_one_does_less() -> None:
