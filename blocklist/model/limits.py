@@ -168,13 +168,17 @@ class Limits:
 
 
 _NONE: Final = Limits()
+PAIR_FROM: Final = 6
+"""Number of confirmed nodes of which evidence may block two at once, whatever the share: a third. Of five it would be
+nearly half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceLimit:
-    """How many nodes evidence may block at once: this share of the confirmed nodes, at least one. 1 means no limit.
+    """How many nodes evidence may block at once: this share of the confirmed nodes, rounded up. 1 means no limit.
 
-    `confirmed` returns the number of confirmed nodes, see blocklist.model.names.
+    At least one, and from PAIR_FROM confirmed nodes on two: a second bad node need not wait until the hour of the first
+    has ended, and two thirds stay. `confirmed` returns the number of confirmed nodes, see blocklist.model.names.
     """
 
     share: float
@@ -182,13 +186,16 @@ class EvidenceLimit:
 
     def max_nodes(self) -> int | None:
         """Maximum number of nodes; None if there is no limit."""
-        return None if self.share >= 1 else share_of(self.share, self.confirmed())
+        if self.share >= 1:
+            return None
+        confirmed = self.confirmed()
+        return max(share_of(self.share, confirmed), 2 if confirmed >= PAIR_FROM else 1)
 
     def error(self, max_nodes: int) -> LimitError:
         """The error of a block beyond the maximum."""
         return LimitError(
             f"Evidence may block at most {max_nodes} {_plural(max_nodes)} at once: {self.share:g} of the"
-            f" {self.confirmed()} confirmed nodes, at least one (BLOCKLIST_EVIDENCE_MAX_SHARE)."
+            f" {self.confirmed()} confirmed nodes, at least one, of six or more two (BLOCKLIST_EVIDENCE_MAX_SHARE)."
         )
 
 

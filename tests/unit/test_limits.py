@@ -515,18 +515,22 @@ def _commit(draft: Draft, tracker: BlocklistTracker, authors: dict[str, str | No
 
 
 class TestEvidenceLimit:
-    """A share of the confirmed nodes, at least one."""
+    """A share of the confirmed nodes, at least one, and of six or more at least two."""
 
     @pytest.mark.parametrize(
         ("share", "confirmed", "most"),
-        [(0.1, 0, 1), (0.1, 1, 1), (0.1, 10, 1), (0.1, 20, 2), (0.29, 100, 29), (0.999, 1, 1), (1.0, 0, None)],
+        [(0.1, 0, 1), (0.1, 1, 1), (0.1, 20, 2), (0.1, 21, 3), (0.29, 100, 29), (0.999, 1, 1), (1.0, 0, None)],
     )
     def test_the_share_is_rounded_up_and_1_is_no_limit(self, share: float, confirmed: int, most: int | None) -> None:
         assert EvidenceLimit(share=share, confirmed=lambda: confirmed).max_nodes() == most
 
+    @pytest.mark.parametrize(("confirmed", "most"), [(2, 1), (5, 1), (6, 2), (19, 2)])
+    def test_two_of_a_small_cluster_are_at_most_a_third_of_it(self, confirmed: int, most: int) -> None:
+        assert EvidenceLimit(share=0.01, confirmed=lambda: confirmed).max_nodes() == most
+
     def test_the_error_names_the_share_and_the_setting(self) -> None:
-        assert EvidenceLimit(share=0.1, confirmed=lambda: 9).error(1).detail == (
-            "Evidence may block at most 1 node at once: 0.1 of the 9 confirmed nodes, at least one"
+        assert EvidenceLimit(share=0.1, confirmed=lambda: 9).error(2).detail == (
+            "Evidence may block at most 2 nodes at once: 0.1 of the 9 confirmed nodes, at least one, of six or more two"
             " (BLOCKLIST_EVIDENCE_MAX_SHARE)."
         )
 
