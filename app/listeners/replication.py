@@ -14,7 +14,7 @@ import structlog
 from app.listeners.reports import part_names
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.logs import isolated
-from app.store.listeners import ListenerStore, ReportPart, StoredListener
+from app.store.listeners import ListenerStore, ModesVersion, ReportPart, StoredListener
 from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.listener import Modes
@@ -180,6 +180,7 @@ class ListenerReader:
         self._directory = directory
         self._tracker = tracker
         self._version = -1
+        self._modes_version: ModesVersion | None = None
         self._read_at = float("-inf")
         self._regular_since = float("-inf")
         self._clock = clock
@@ -215,8 +216,9 @@ class ListenerReader:
 
     async def _sync(self) -> None:
         read_at, read_at_millis = time.monotonic(), self._clock()
-        updates = await self._database.updates_since(self._version)
-        self._directory.modes = Modes(updates.modes)
+        updates = await self._database.updates_since(self._version, self._modes_version)
+        if updates.modes is not None:
+            self._directory.modes, self._modes_version = Modes(updates.modes), updates.modes_version
         parts = defaultdict[str, list[ReportPart]](list)
         for part in updates.reports:
             parts[part.listener].append(part)

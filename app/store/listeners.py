@@ -34,7 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from app.store import audit, queries
 from app.store.audit import AuditEvent, Origin
-from app.store.queries import StorePart, Topic, current_version, reading, writing
+from app.store.queries import StorePart, Topic, bump, current_version, reading, writing
 from app.store.tables import (
     listener_modes,
     listeners,
@@ -53,6 +53,8 @@ from blocklist.wire.audit import AuditKind
 MAX_ATTEMPTS: Final = 10
 MAX_MODES: Final = 1000
 """Maximum number of patterns with a mode."""
+_MODES: Final = "modes"
+"""Their row of `versions`: replicas read up to MAX_MODES rows only after a change."""
 
 _DATABASE_CLOCK: Final = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 """PostgreSQL's clock in Unix ms: the same for all replicas."""
@@ -115,10 +117,13 @@ class ReportPart(NamedTuple):
     text: str
 
 
+ModesVersion = tuple[str, int]
+
+
 class ListenerUpdates(NamedTuple):
     """Changes since a version; `version` is the current one, `total` the number of listeners.
 
-    Cursors belong to `history`.
+    Cursors belong to `history`, and so does `modes_version`; `modes` is None if that was known.
     """
 
     version: int
@@ -126,7 +131,8 @@ class ListenerUpdates(NamedTuple):
     total: int
     changed: list[StoredListener]
     reports: list[ReportPart]
-    modes: list[ModeRecord]
+    modes_version: ModesVersion
+    modes: list[ModeRecord] | None
 
 
 class ListenerStore(StorePart):
@@ -136,21 +142,23 @@ class ListenerStore(StorePart):
     """
 
     @reading
-    def updates_since(self, connection: Connection, since: int) -> ListenerUpdates:
-        """What was written after version `since`; -1 is everything."""
-        version = connection.execute(select(current_version())).scalar_one()
-        if version is None:
+    def updates_since(self, connection: Connection, since: int, known: ModesVersion | None = None) -> ListenerUpdates:
+        """What was written after version `since`, -1 is everything, and the modes unless their version is known."""
+        version, of_modes = connection.execute(select(current_version(), current_version(_MODES))).one()
+        if version is None or of_modes is None:
             raise missing_row(versions)
+        modes_version = queries.current_history(connection), int(of_modes)
         count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
         rows = connection.execute(select(listeners).where(listeners.c.version > since))
         changed = list(readable_rows(listeners, rows, _stored))
         return ListenerUpdates(
             int(version),
-            queries.current_history(connection),
+            modes_version[0],
             count,
             changed,
             _reports_since(connection, since),
-            list(readable_rows(listener_modes, connection.execute(select(listener_modes)), _mode)),
+            modes_version,
+            None if modes_version == known else _modes(connection),
         )
 
     @reading
@@ -420,6 +428,10 @@ def _former_sessions(text: str) -> tuple[str, ...]:
     return tuple(sessions)
 
 
+def _modes(connection: Connection) -> list[ModeRecord]:
+    return list(readable_rows(listener_modes, connection.execute(select(listener_modes)), _mode))
+
+
 def _mode(row: Row[Any]) -> ModeRecord:
     return ModeRecord(row.pattern, Mode(row.mode), row.created_by, row.at_ms)
 
@@ -433,6 +445,7 @@ def _record_mode(
 
 def _take_mode(connection: Connection, pattern: str) -> str | None:
     """Remove the record of a pattern; its mode."""
+    bump(connection, _MODES)
     removed = delete(listener_modes).where(listener_modes.c.pattern == pattern).returning(listener_modes.c.mode)
     return connection.execute(removed).scalar_one_or_none()
 

@@ -403,12 +403,12 @@ def log_row(change: Change) -> tuple[object, ...]:
     )
 
 
-def current_version() -> ScalarSelect[Any]:
-    """The version of the last transaction on listeners; inside such a transaction its own."""
-    return select(versions.c.version).where(versions.c.topic == "listeners").scalar_subquery()
+def current_version(topic: str = "listeners") -> ScalarSelect[Any]:
+    """The version of the last transaction on a topic; inside such a transaction its own."""
+    return select(versions.c.version).where(versions.c.topic == topic).scalar_subquery()
 
 
-def bump(connection: Connection, topic: Topic) -> None:
+def bump(connection: Connection, topic: str) -> None:
     """Increment a topic's version. Other transactions on the topic wait until this one ends."""
     connection.execute(update(versions).where(versions.c.topic == topic).values(version=versions.c.version + 1))
 

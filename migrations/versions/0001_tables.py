@@ -258,7 +258,8 @@ def _create_replicas() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("topic", name="pk_versions"),
     )
-    op.bulk_insert(versions, [{"topic": topic, "version": 0} for topic in ("alerts", "audit", "listeners", "tokens")])
+    topics = ("alerts", "audit", "listeners", "modes", "tokens")
+    op.bulk_insert(versions, [{"topic": topic, "version": 0} for topic in topics])
 
 
 def downgrade() -> None:

@@ -91,6 +91,7 @@ VALUES
 
 UPDATE versions SET version = 2 WHERE topic = 'alerts';
 UPDATE versions SET version = 5 WHERE topic = 'listeners';
+UPDATE versions SET version = 2 WHERE topic = 'modes';
 UPDATE versions SET version = 3 WHERE topic = 'tokens';
 
 INSERT INTO audit

@@ -300,9 +300,9 @@ class _Stored:
         entry = resource_manager("rm")
         stored = StoredListener(listener=replace(entry.listener, acked=acked), secret=entry.secret)
         reports = [ReportPart("rm", "s1", 0, part, acked, json.dumps(value)) for part, value in parts.items()]
-        self._updates = ListenerUpdates(acked, history, 1, [stored], reports, [])
+        self._updates = ListenerUpdates(acked, history, 1, [stored], reports, (history, 0), [])
 
-    async def updates_since(self, _: int) -> ListenerUpdates:
+    async def updates_since(self, *_: int) -> ListenerUpdates:
         return self._updates
 
 
