@@ -107,7 +107,7 @@ cluster: $(VENV)/dev.stamp
 test-kubernetes: cluster jar
 	$(BIN)/python -m pytest tests/kubernetes $(ARGS)
 
-# 200 jobs of Spark under a hostile service; make test has a short form.
+# Jobs of Spark whose agent, jar or service has a fault, in turn; make test has a short form.
 chaos-spark: jar
 	$(BIN)/python -m tests.applications chaos $(ARGS)
 

@@ -8,20 +8,22 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from demo.cluster import Cluster, spark_home
-from tests.applications.application import Application, Installation, obeying
+from tests.applications.application import Installation
 from tests.applications.compiling import compile_applications
 from tests.applications.conftest import HOSTS
-from tests.applications.hostile_service import hostile_service
-from tests.applications.jobs import run_jobs
-from tests.applications.kinds import SCALA
+from tests.applications.faults import FAULTS, WITHOUT_AGENT, Surroundings, old_jar
+from tests.applications.switching import roll_out
 from tests.integration.process import ROOT
 from tests.spark_versions import SPARK_HOME, environment
 
-_JOBS_PER_APPLICATION: Final = 25
+_MAX_JOBS: Final = 25
+"""Of an application, so that each fault has its turn."""
 VERSIONS: Final = ("3.5.9", "4.0.5")
 _VERSION_TESTS: Final = ("tests/spark_agent/test_scheduler_facts.py", "tests/applications", "tests/kubernetes/spark")
 
@@ -30,8 +32,8 @@ def main() -> int:
     """Return the exit code: 0 if all is well."""
     parser = argparse.ArgumentParser(prog="python -m tests.applications", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    chaos = commands.add_parser("chaos", help="jobs under a hostile service and a hostile list")
-    chaos.add_argument("--jobs", type=int, default=200)
+    chaos = commands.add_parser("chaos", help="jobs whose agent, jar or service has a fault, in turn")
+    chaos.add_argument("--jobs", type=int, default=225)
     chaos.add_argument("--seed", type=int, default=secrets.randbits(32), help="determines jobs and responses")
     versions = commands.add_parser("versions", help="these applications, and those on Kubernetes, with other Sparks")
     versions.add_argument("versions", nargs="*", default=VERSIONS)
@@ -40,21 +42,33 @@ def main() -> int:
 
 
 def _chaos(jobs: int, seed: int) -> int:
-    """Run the jobs in several applications: each starts under a hostile service, too."""
-    with tempfile.TemporaryDirectory(prefix="blocklist-chaos-spark-") as name:
-        folder, home = Path(name), spark_home()
-        spark = Installation(home=home, applications=compile_applications(home))
-        with Cluster(HOSTS, cores=3, memory="2g") as cluster:
-            for first in range(0, jobs, _JOBS_PER_APPLICATION):
-                count = min(_JOBS_PER_APPLICATION, jobs - first)
-                with hostile_service(seed + first) as service:
-                    conf = obeying(service.url, spark__blocklist__reportEvidence="true")
-                    with Application(SCALA, spark, cluster, folder / str(first), conf) as application:
-                        run_jobs(application, count, label=f"seed {seed}, application {first}")
-                        application.end()
-                answered = ", ".join(f"{name} {number}" for name, number in service.answered.most_common())
-                print(f"{first + count} of {jobs} jobs are right; responses: {answered}", flush=True)
+    """Run the jobs in applications, each with one of the faults, beside simulated drivers."""
+    home = spark_home()
+    spark = Installation(home=home, applications=compile_applications(home))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blocklist-chaos-spark-")))
+        for name in ("service", "old"):
+            (folder / name).mkdir()
+        old = old_jar(folder / "old", spark)
+        real = stack.enter_context(roll_out(folder / "service", seed))
+        cluster = stack.enter_context(Cluster(HOSTS, cores=3, memory="2g"))
+        around = Surroundings(spark=spark, cluster=cluster, folder=folder, seed=seed, real=real, old_jar=old)
+        WITHOUT_AGENT.run(around, 1, "baseline")
+        each = min(_MAX_JOBS, -(-jobs // len(FAULTS)))
+        for number, first in enumerate(range(0, jobs, each)):
+            count, fault = min(each, jobs - first), FAULTS[number % len(FAULTS)]
+            application = fault.run(around, count, f"seed {seed}, application {number}, {fault.name}")
+            modes = application.log().count("The agent's mode is")
+            print(
+                f"{first + count} of {jobs} jobs are right: {fault.name}, {modes} changes of its mode",
+                flush=True,
+            )
+        print(f"the service: {_counts(real.counted)}; hostile responses: {_counts(around.answered)}", flush=True)
     return 0
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in counter.most_common())
 
 
 def _versions(versions: list[str]) -> int:

@@ -208,12 +208,12 @@ class Application:
         """The hosts on which tasks were started, by Spark's names."""
         return {host for _, host in TASK_START.findall(self.log())}
 
-    def end(self) -> None:
-        """Let the application end by itself; its exit code must be 0."""
+    def end(self, code: int = 0) -> None:
+        """Let the application end by itself, with this exit code."""
         os.close(self._pipe)
         self._pipe = -1
         client = self._processes[-1]
-        assert client.wait(END_SECONDS) == 0, self.log_without_tasks()
+        assert client.wait(END_SECONDS) == code, self.log_without_tasks()
         for server in self._processes[:-1]:
             _terminate(server)
         if self._kind.on_cluster:

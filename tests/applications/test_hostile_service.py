@@ -30,14 +30,15 @@ ENDLESS = (
 MAX_MEGABYTES = 50
 
 
-def test_jobs_are_not_harmed(start: StartApplication) -> None:
+def test_neither_jobs_nor_the_exit_code_are_harmed(start: StartApplication) -> None:
     """The short form of `make chaos-spark`."""
     seed = secrets.randbits(32)
     with hostile_service(seed) as service:
         application = start(SCALA, url=service.url)
         run_jobs(application, 10, label=f"seed {seed}")
         assert service.answered.total() > 0
-        application.end()
+        application.send("exit 3")
+        application.end(3)
 
 
 def test_an_end_is_not_held_up_by_a_response_that_hangs_in_its_middle(start: StartApplication) -> None:

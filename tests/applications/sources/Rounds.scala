@@ -38,6 +38,7 @@ object ScalaRounds {
     case List("fail", host) => hosts(failing(spark.sparkContext, host))
     case List("heap") => "ROUND " + heap()
     case List("stream") => stream(spark)
+    case List("exit", code) => sys.exit(code.toInt)
     case List("streaming") => "ROUND " + progress()
     case List(slow) => hosts(plain(spark.sparkContext, slow))
     case _ => "ROUND 0"
