@@ -253,7 +253,6 @@ class Service:
         await self._evidence_blocker.load(self.store)
         # Before the first request: the names in the file count from the first block on.
         await self.nodes_file.check()
-        self.directory.inventory_updater.apply_all()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_finish, "last write of the tokens", self.authenticator.save_used)
             stack.push_async_callback(_finish, "last audit records", self.audit.close)

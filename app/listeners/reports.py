@@ -418,7 +418,7 @@ class NodesFile:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def check(self) -> None:
-        """Read the file if it has changed since it was last read; the first time at once."""
+        """Read the file if it has changed since it was last read; the first time at once, and as a whole."""
         if self._path is None:
             return
         first, self._checked = not self._checked, True
@@ -438,10 +438,12 @@ class NodesFile:
         else:
             if nodes is not None:
                 self._last_read = version
-                self._apply(nodes)
+                self._apply(nodes, at_once=first)
 
-    def _apply(self, nodes: list[ReportedNode]) -> None:
+    def _apply(self, nodes: list[ReportedNode], *, at_once: bool) -> None:
         self._updater.set_nodes(FILE_SOURCE, nodes)
+        if at_once:
+            self._updater.apply_all()
         self._on_read(node.id for node in nodes)
         self.fault = None
         self._on_fault(0)

@@ -269,8 +269,9 @@ class Inventory:
 
         None if it is ambiguous, see `sharing`.
         """
-        found = self._named(name) or self._by_alias_of(name)
-        return found if len(found) == 1 else self._named(name)
+        named = self._named(name)
+        found = named or self._by_alias_of(name)
+        return found if len(found) == 1 else named
 
     def sharing(self, name: str) -> Collection[str]:
         """The ids of the nodes that share an ambiguous name or address, which means none of them; else none."""
@@ -355,8 +356,11 @@ class Inventory:
 
     def _other_node_with(self, reported_id: str) -> str | None:
         """The other node to which a reported id belongs by rules 1 and 2."""
+        reported = self._ids[reported_id]
+        if reported.rank is SourceKind.FILE and not reported.is_bare:
+            return None  # No source counts more.
         having, kind = self._having(reported_id)
-        if not self._yields_to(self._ids[reported_id], kind) or not self._all_count_more(having, reported_id):
+        if not self._yields_to(reported, kind) or not self._all_count_more(having, reported_id):
             return None
         nodes = self._nodes_of(having - {reported_id})
         return next(iter(nodes)) if len(nodes) == 1 else None
@@ -510,7 +514,7 @@ class Inventory:
     def _named_ids(self, reported_id: str) -> Iterator[str]:
         """The other reported ids that the file or managers report as names or addresses of this one."""
         if (reported := self._ids.get(reported_id)) is not None:
-            for alias in reported.aliases_by(SourceKind.FILE) | reported.aliases_by(SourceKind.MANAGER):
+            for alias in reported.trusted_aliases():
                 yield from (each for each in self._names.matching(alias) if each != reported_id)
 
     def _short_name_of(self, reported_id: str) -> list[str]:

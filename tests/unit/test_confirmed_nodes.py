@@ -40,6 +40,18 @@ def test_without_authentication_one_listener_is_enough() -> None:
     assert (len(nodes), nodes.confirmed_name("N2"), nodes.confirmed_name("n3")) == (2, "n2", None)
 
 
+def test_a_whole_inventory_is_not_looked_up_while_no_listener_names_anything() -> None:
+    asked: list[str] = []
+
+    def aliases(name: str) -> tuple[str, ...]:
+        asked.append(name)
+        return ()
+
+    nodes = ConfirmedNodes(authenticated=True, aliases=aliases)
+    nodes.machines_changed([f"n{number}" for number in range(100)])
+    assert not asked
+
+
 def named_by_two(one: list[str], other: list[str]) -> ConfirmedNodes:
     nodes = ConfirmedNodes(authenticated=True)
     for principal, names in (("a", one), ("b", other)):
