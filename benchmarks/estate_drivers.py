@@ -256,5 +256,5 @@ class _Driver(asyncio.Protocol):
             self.waits = False
             self.process.add(WAITING, -1)
         self.failures += 1
-        delay = max(self.retry_after, min(30.0, 0.5 * 2 ** min(self.failures, 10)) * (0.5 + random.random() / 2))
+        delay = max(self.retry_after, min(10.0, 0.5 * 2 ** min(self.failures, 10)) * (0.5 + random.random() / 2))
         asyncio.get_running_loop().call_later(delay, lambda: asyncio.ensure_future(self.connect()))

@@ -10,7 +10,8 @@ import org.slf4j.LoggerFactory;
  */
 abstract class Loop {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist");
-  private static final long MAX_DELAY = 30000;
+  /** As often as heartbeats: the service bears that, and once it is back an application is served as soon. */
+  private static final long MAX_DELAY = 10000;
 
   private final String what;
   private final Thread thread;
