@@ -93,7 +93,8 @@ class FactParser:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the facts since the last call.
 
-        Those with a time in the future are reported as broken lines: they would count as newer than any unblock.
+        Those with a time in the future are reported as broken lines: they would count as newer than any unblock. Of a
+        task, that is its start, too: evidence of slowness counts from the start of a stage on.
         """
         self._move_tasks()
         latest = latest_time()
@@ -101,7 +102,7 @@ class FactParser:
         late = len(self._others) - len(others)
         if self._columns.size:
             tasks = self._columns.batch(self._file)
-            past = tasks.filter(pc.less_equal(tasks["time"], latest))
+            past = tasks.filter(pc.less_equal(pc.max_element_wise(tasks["launched"], tasks["time"]), latest))
             late += tasks.num_rows - past.num_rows
             yield past
         others += [{"kind": "broken", "detail": IN_FUTURE.decode()}] * late

@@ -24,6 +24,7 @@ from blocklist.detection.event_parser import (
     BATCH,
     MAX_AMOUNT,
     MAX_DURATION,
+    MAX_INDEX,
     MAX_MESSAGE,
     arrow_schema,
     host_name,
@@ -299,8 +300,10 @@ def _converted(name: str, values: pa.Array) -> pa.Array:
         whole = number.cast(pa.int64())
     except pa.ArrowInvalid:
         raise WrongTableError(f"{name} has a value that is no integer of 64 bits") from None
-    if name in {"stage", "partition", "attempt"}:
+    if name in {"stage", "attempt"}:
         return whole
+    if name == "partition":
+        return measured(whole, MAX_INDEX)
     return measured(whole, MAX_DURATION if name.endswith("_ms") else MAX_AMOUNT)
 
 

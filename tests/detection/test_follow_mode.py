@@ -25,7 +25,7 @@ from blocklist.detection.event_parser import FactParser, arrow_schema
 from blocklist.detection.follow_mode import BatchDecision, LogFollower, ReportedNames, ReportedVerdicts
 from blocklist.detection.heuristics import Judgement, judge
 from blocklist.detection.log_discovery import discover
-from blocklist.detection.node_summary import NodeSummary
+from blocklist.detection.node_summary import Metric, NodeSummary
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import JudgedNodes, release
 from blocklist.detection.reader import read_facts
@@ -202,6 +202,21 @@ def test_an_impossible_index_of_a_task_ends_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.add(parsed({"/logs/app-1": [*start, json.dumps(event)]}))
     assert sum(store.tasks().values()) == sum("SparkListenerTaskEnd" in it for it in start) + 1
+
+
+def test_stages_and_attempts_may_have_any_number(tmp_path: Path) -> None:
+    """They are names: nothing is computed from them. The number of a stage's tasks is compared only."""
+    numbers = [2**63 - 1, -(2**63), -1, 2**31, 2**62, 0]
+    events = [json.loads(line) for line in event_log("app-1", now() - 100_000, slow="n3")]
+    for event in events:
+        for stage in (event, event.get("Stage Info", {})):
+            if "Stage ID" in stage:
+                stage["Stage ID"] = stage["Stage Attempt ID"] = numbers[stage["Stage ID"]]
+    events[2]["Stage Info"]["Number of Tasks"] = 2**63 - 1
+    store = Store(tmp_path)
+    store.add(parsed({"/logs/app-1": [json.dumps(event) for event in events]}))
+    (node,) = (it for it in store.summaries() if it.host == "n3")
+    assert {it.metric: it.slow_stages for it in node.comparisons}[Metric.COMPUTE] == len(numbers) - 1
 
 
 def test_events_of_a_log_that_is_read_from_its_start_again_count_once(tmp_path: Path) -> None:

@@ -205,6 +205,13 @@ def test_a_path_that_yields_nothing_because_of_an_error_has_failed(tmp_path: Pat
     assert task_table.discover([str(tmp_path)]).failed == [str(tmp_path)], wrong
 
 
+def test_a_number_that_no_partition_has_counts_as_unknown(tmp_path: Path) -> None:
+    """One more than the largest number of 64 bits, as the size of a stage, would end the analysis."""
+    numbers = (0, 2**31 - 1, 2**31, 2**63 - 1, -1)
+    found = facts(write(tmp_path / "a.parquet", [{**ROW, "partition": number} for number in numbers]))
+    assert [it["partition"] for it in found] == [0, 2**31 - 1, None, None, None]
+
+
 def test_a_text_that_is_repeated_takes_no_memory(tmp_path: Path) -> None:
     """A dictionary of a few kilobytes would be gigabytes if each row had its own copy."""
     rows = [{**ROW, "message": "x" * 1_000_000, "outcome": "failed"}] * 3000

@@ -180,8 +180,7 @@ def test_a_time_in_the_future_is_reported_and_is_no_evidence() -> None:
     """It would outlast each unblock by hand."""
     now = time.time_ns() // 1_000_000
     ahead = {"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": now + 7_200_000}
-    found = facts(
-        TASK, changed("Task Info.Finish Time", now + 60_000), changed("Task Info.Finish Time", now + 7_200_000), ahead
-    )
-    assert [fact["kind"] for fact in found] == ["task", "task", "broken", "broken"]
+    late = [changed(f"Task Info.{name} Time", now + 7_200_000) for name in ("Launch", "Finish")]
+    found = facts(TASK, changed("Task Info.Finish Time", now + 60_000), *late, ahead)
+    assert [fact["kind"] for fact in found] == ["task", "task", "broken", "broken", "broken"]
     assert {fact.get("detail") for fact in found[2:]} == {"(a time in the future: is a clock wrong?)"}
