@@ -2,7 +2,7 @@
 
 It is what pipeline.Analysis finds in all events of the window; the queries are in evidence.sql. The events are on disk;
 memory has at most MEMORY of them. An application is forgotten as a whole, when its last event leaves the window; of one
-that runs longer, single events are.
+that runs longer, single events are, but not where its executors run.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class ApplicationStore:
             """
             CREATE OR REPLACE TEMP TABLE chosen AS SELECT * RENAME (id AS app) FROM stored
             WHERE id BETWEEN $low AND $high AND id IN (FROM wanted)
-                AND (time IS NULL OR kind = 'application' OR time >= $since)
+                AND (time IS NULL OR kind IN ('application', 'executor') OR time >= $since)
             """,
             {"low": min(ids, default=0), "high": max(ids, default=-1), "since": self._since},
         )
@@ -312,7 +312,15 @@ class ApplicationStore:
         query = "CREATE OR REPLACE TEMP TABLE gone AS SELECT id FROM logs WHERE seen < $before"
         self._db.execute(query, {"before": quiet_since})
         self._db.execute(_FORGET)
-        self._db.execute("DELETE FROM stored WHERE time < $since AND kind <> 'application'", {"since": self._since})
+        # An executor may run on, so the last one at each address stays: it tells the node of its pod.
+        self._db.execute(
+            """
+            DELETE FROM stored WHERE time < $since AND kind NOT IN ('application', 'executor') OR rowid IN (
+                SELECT rowid FROM stored WHERE kind = 'executor' AND time < $since
+                QUALIFY row_number() OVER (PARTITION BY id, host ORDER BY time DESC) > 1)
+            """,
+            {"since": self._since},
+        )
 
     # What the decision across applications takes, as Analysis has it.
 

@@ -169,6 +169,24 @@ def test_what_a_log_says_of_itself_counts_as_long_as_a_later_part_has_events(
     assert store.tasks() == {"worker-5": 2}
 
 
+def test_a_pod_of_an_application_that_runs_longer_than_the_window_keeps_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several pods that had the address before the window, the last one counts."""
+    monkeypatch.setattr(application_store, "FORGET_AFTER", 1)
+    pods = {"kind": "environment", "detail": "k8s://https://api"}
+    days = 24 * 3_600_000
+    begun = [
+        {"kind": "executor", "time": now() - ago * days, "host": "10.1.0.5", "detail": f"worker-{node}"}
+        for ago, node in ((4, 1), (2, 3), (3, 2))
+    ]
+    store = Store(tmp_path)
+    store.add_rows(pods, *begun)
+    for tasks in (1, 2):
+        store.add_rows(task(now(), host="10.1.0.5"))
+        assert store.tasks() == {"worker-3": tasks}
+
+
 def test_what_has_left_the_window_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     monkeypatch.setattr(application_store, "FORGET_AFTER", 1)
