@@ -98,11 +98,16 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
         found, facts = read(args)
         for sentence in found.problems:
             warn(sentence)
-        with Analysis.of(facts, partial(known_nodes, client), are_named=bool(args.tasks)) as analysis:
+        owners = {log.path: log.owner for log in found.logs}
+        with Analysis.of(
+            facts,
+            partial(known_nodes, client),
+            are_named=bool(args.tasks),
+            owner_of=(lambda _: None) if rules.trust_logs else owners.get,
+        ) as analysis:
             for sentence in analysis.problems:
                 warn(sentence)
             history = cache(history_of(client))
-            owners = {log.path: log.owner for log in found.logs}
             known = partial(analysis.owners, owners.get), partial(analysis.log_owners, owners.get)
             judged, releases = _decide(analysis.summaries, rules, client, history, *known)
             proposals = _carry_out(args, client, judged.proposals, releases)
@@ -150,7 +155,11 @@ def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
     on_problems([f"{path} does not exist yet." for path in paths if not Path(path).exists()])
     found = (it for path in paths if Path(path).exists() for it in local_files(path))
     on_problems([it.sentence for it in found if isinstance(it, Unread)])
-    LogFollower(session(), Path(args.checkpoint), decide, on_updates, on_problems, nodes).run(paths)
+    trusted = rules.trust_logs
+    follower = LogFollower(
+        session(), Path(args.checkpoint), decide, on_updates, on_problems, nodes, are_logs_trusted=trusted
+    )
+    follower.run(paths)
     return 0
 
 

@@ -77,7 +77,7 @@ _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS batches (number BIGINT);
 CREATE TABLE IF NOT EXISTS logs (
     id BIGINT, log TEXT, file TEXT, name TEXT, app_id TEXT, began BIGINT, facts BIGINT, last BIGINT, seen BIGINT,
-    compacted BOOLEAN, unknown_pods BIGINT
+    compacted BOOLEAN, unknown_pods BIGINT, identified BIGINT
 );
 CREATE TABLE IF NOT EXISTS files (file TEXT, id BIGINT, owner TEXT, lines BIGINT, note TEXT);
 CREATE TABLE IF NOT EXISTS stored (id BIGINT, {_COLUMNS});
@@ -127,10 +127,13 @@ def operational_errors() -> Iterator[None]:
 class ApplicationStore:
     """The logs of a folder, and what is known of each; `add` takes what is new."""
 
-    def __init__(self, path: Path, known_nodes: KnownNodes, owner_of: FileOwner) -> None:
+    def __init__(
+        self, path: Path, known_nodes: KnownNodes, owner_of: FileOwner, *, are_logs_trusted: bool = False
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._known_nodes = known_nodes
         self._owner_of = owner_of
+        self._are_logs_trusted = are_logs_trusted
         self._since = 0
         with operational_errors():
             self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
@@ -167,7 +170,7 @@ class ApplicationStore:
             self._db.read_parquet(f"{glob.escape(str(folder))}/*.parquet").create_view("batch", replace=True)
             if number % FORGET_AFTER == 0:
                 self._forget(quiet_since=now - 1000 * QUIET_SECONDS)
-            changed = self._insert(now)
+            changed = self._insert(number, now)
             for ids in changed:
                 self._analyse(ids)
             self._db.execute("DELETE FROM batches; INSERT INTO batches VALUES ($number)", {"number": number})
@@ -196,7 +199,7 @@ class ApplicationStore:
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM given")
         self._db.unregister("given")
 
-    def _insert(self, now: int) -> list[list[int]]:
+    def _insert(self, number: int, now: int) -> list[list[int]]:
         """Store the facts of the batch. Returns the logs that they are about, some at once."""
         files = [row["file"] for row in self._rows("SELECT DISTINCT file FROM batch ORDER BY file")]
         new = ((file, log_of(file), self._owner_of(file) or None) for file in files)
@@ -224,6 +227,8 @@ class ApplicationStore:
             """
             UPDATE logs SET name = coalesce(logs.name, new.name), app_id = coalesce(logs.app_id, new.app_id),
                 began = least(logs.began, new.began), facts = logs.facts + new.facts,
+                identified = CASE WHEN coalesce(logs.app_id, new.app_id) IS DISTINCT FROM logs.app_id
+                    OR least(logs.began, new.began) IS DISTINCT FROM logs.began THEN $number ELSE identified END,
                 last = greatest(logs.last, new.last), seen = $now,
                 compacted = logs.compacted OR new.compacted OR logs.id IN (FROM again)
             FROM (
@@ -232,6 +237,7 @@ class ApplicationStore:
                 FROM batch JOIN files USING (file) GROUP BY id
             ) AS new WHERE new.id = logs.id RETURNING id, facts
             """,
+            number=number,
             now=now,
             compact=f"%{COMPACT}",
         )
@@ -335,11 +341,16 @@ class ApplicationStore:
             """
             CREATE OR REPLACE TEMP TABLE shared AS FROM current QUALIFY count(*) OVER (PARTITION BY name) > 1
                 OR app_id IS NOT NULL AND count(*) OVER (PARTITION BY app_id) > 1;
-            SELECT id, file, name, app_id, began, facts FROM shared
+            SELECT id, any_value(shared.file) AS file, any_value(name) AS name, any_value(app_id) AS app_id,
+                any_value(began) AS began, any_value(facts) AS facts, any_value(coalesce(identified, 0)) AS seen,
+                list(DISTINCT coalesce(owner, '')) AS owners
+            FROM shared JOIN files USING (id) GROUP BY id
             """
         )
         ids = {row["file"]: row.pop("id") for row in shared}
-        found = applications(FileFacts(**row) for row in shared)
+        if self._are_logs_trusted:
+            shared = [{**row, "owners": ()} for row in shared]
+        found = applications(FileFacts(**{**row, "owners": frozenset(row["owners"])}) for row in shared)
         apps = ((ids[file], app) for file, app in found.of_file.items() if app is not None)
         self._table("named_shared", {"id": pa.int64(), "app": pa.string()}, apps)
         self._db.execute(

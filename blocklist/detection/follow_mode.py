@@ -60,13 +60,17 @@ class LogFollower:
         on_updates: OnUpdates,
         on_problems: OnProblems,
         known_nodes: KnownNodes = dict,
+        *,
+        are_logs_trusted: bool = False,
     ) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
         self._decide = decide
         self._on_updates = on_updates
         self._on_problems = on_problems
-        self._store = ApplicationStore(checkpoint / "applications.duckdb", known_nodes, file_owner)
+        self._store = ApplicationStore(
+            checkpoint / "applications.duckdb", known_nodes, file_owner, are_logs_trusted=are_logs_trusted
+        )
         self._reported = ReportedVerdicts(checkpoint / "told.json")
         self._near_misses = ReportedNames(checkpoint / "near-misses.json")
         self._releases = ReportedNames(checkpoint / "releases.json")

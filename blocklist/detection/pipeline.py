@@ -143,13 +143,21 @@ class Analysis:
     left_out: Sequence[Omission]
 
     @classmethod
-    def of(cls, read: DataFrame, known_nodes: KnownNodes = dict, *, are_named: bool = False) -> Self:
+    def of(
+        cls,
+        read: DataFrame,
+        known_nodes: KnownNodes = dict,
+        *,
+        are_named: bool = False,
+        owner_of: FileOwner = lambda _: None,
+    ) -> Self:
         """Analyse facts as they were read; they are cached, so that the logs are read once.
 
-        `are_named`: the rows of a table name their applications; those of event logs are found by file.
+        `are_named`: the rows of a table name their applications; those of event logs are found by file. `owner_of`: of
+        logs of several owners none is the log of an application.
         """
         read = read.persist()
-        facts, copies = (read, ()) if are_named else assign_applications(read)
+        facts, copies = (read, ()) if are_named else assign_applications(read, owner_of)
         facts, pods = on_nodes(facts, known_nodes)
         host_stages = host_comparison.host_stages(facts).persist()
         failures = charged_failures(facts).persist()
@@ -290,13 +298,17 @@ def _failures(frame: DataFrame) -> dict[str, list[ApplicationFailures]]:
 #
 # All parts of one log belong to one application. Logs of one application that began at the same time are copies: the
 # one with most facts counts. Two applications with the same id began at different times.
+#
+# Whoever can read a log can copy it and add lines. So of copies of several owners only those of the owner count whose
+# log was there first; where that is not known, none does.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileFacts:
     """What is known of a file: its application's name by its path, by the log itself, when it began (Unix ms).
 
-    `facts`: number of events that were read, without broken lines.
+    `facts`: number of events that were read, without broken lines. `owners`: of its files. `seen`: when its application
+    was first known, in batches.
     """
 
     file: str
@@ -304,17 +316,19 @@ class FileFacts:
     app_id: str | None
     began: int | None
     facts: int
+    owners: frozenset[str | None] = frozenset()
+    seen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applications:
-    """The application of each file; None for a copy. `problems`: one for each log that is not read."""
+    """The application of each file; None for one that is left out. `problems`: one for each log that is."""
 
     of_file: Mapping[str, str | None]
     problems: Sequence[Omission]
 
 
-def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Omission]]:
+def assign_applications(facts: DataFrame, owner_of: FileOwner = lambda _: None) -> tuple[DataFrame, Sequence[Omission]]:
     """FACTS -> FACTS with the application of each row, without copies, and a problem for each copy.
 
     Reads the facts once: persist them before.
@@ -325,7 +339,8 @@ def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Omission]
         F.min(F.when(F.col("kind") == "application", F.col("time"))).alias("began"),
         F.count(F.when(F.col("kind") != "broken", 1)).alias("facts"),
     )
-    found = applications(FileFacts(**row.asDict()) for row in files.where(F.col("file").isNotNull()).collect())
+    rows = files.where(F.col("file").isNotNull()).collect()
+    found = applications(FileFacts(**row.asDict(), owners=frozenset({owner_of(row["file"]) or None})) for row in rows)
     if not found.of_file:
         return facts, found.problems
     named = facts.sparkSession.createDataFrame(list(found.of_file.items()), "file string, named string")
@@ -353,17 +368,39 @@ def applications(files: Iterable[FileFacts]) -> Applications:
     for app_id, at in same:
         began[app_id].add(at)
     for (app_id, at), copies in same.items():
-        kept, *others = sorted(copies, key=lambda log: (-sum(part.facts for part in logs[log]), log))
         name = app_id if len(began[app_id]) == 1 else f"{app_id} ({at})"
+        of_file |= {part.file: None for log in copies for part in logs[log]}
+        own = _of_first_owner({log: logs[log] for log in copies})
+        if not own:
+            problems.append(_unknown(sorted(copies), name))
+            continue
+        kept = min(own, key=lambda log: (-sum(part.facts for part in logs[log]), log))
         of_file |= {part.file: name for part in logs[kept]}
-        of_file |= {part.file: None for log in others for part in logs[log]}
-        problems += [_copy(log, kept, app_id) for log in others]
+        problems += [_copy(log, kept, app_id) for log in sorted(copies) if log != kept]
     return Applications(of_file=of_file, problems=problems)
+
+
+def _of_first_owner(copies: Mapping[str, Sequence[FileFacts]]) -> Collection[str]:
+    """Those of the owner whose log of the application was there first; none if several owners had one by then."""
+    if len(copies) == 1:
+        return copies
+    first = min(parts[0].seen for parts in copies.values())
+    owners = {log: frozenset[str | None]().union(*(part.owners for part in parts)) for log, parts in copies.items()}
+    were_first = frozenset[str | None]().union(*(owners[log] for log in copies if copies[log][0].seen == first))
+    return [log for log in copies if owners[log] == were_first] if len(were_first) <= 1 else ()
 
 
 def _copy(log: str, kept: str, app_id: str) -> Omission:
     return Omission(
         subject=f"copy {log}", sentence=f"{log} is skipped: a copy of {kept}, the log of application {app_id}."
+    )
+
+
+def _unknown(copies: Sequence[str], name: str) -> Omission:
+    logs = f"{copies[0]} and {copies[1]}" + (f" and {len(copies) - 2} more" if len(copies) > 2 else "")
+    return Omission(
+        subject=f"owner of {name}",
+        sentence=f"Application {name} is left out: its logs have several owners, and the original is unknown: {logs}.",
     )
 
 

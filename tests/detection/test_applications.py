@@ -13,6 +13,7 @@ from blocklist.detection.reader import read_facts
 from tests.detection.synthetic_logs import HOSTS, event_log, on_pods
 
 BEGAN = 1_700_000_000_000
+UNKNOWN = "its logs have several owners, and the original is unknown"
 
 
 def analyse(spark: SparkSession, folder: Path, nodes: dict[str, str] | None = None) -> tuple[set[str], set[str], str]:
@@ -44,6 +45,21 @@ def test_an_application_has_its_id_whatever_its_files_are_called(spark: SparkSes
         f"file:{tmp_path}/event_log_1 is skipped: a copy of {kept}, the log of application app-2.",
         f"file:{tmp_path}/old-copy is skipped: a copy of {kept}, the log of application app-2.",
     ]
+
+
+def test_a_log_that_another_owner_has_copied_is_the_word_of_neither(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever can read a log can copy it and add lines: most of them do not decide."""
+    lines = event_log("app-1", BEGAN)
+    for name, own in {"app-1": lines, "copy": [*lines, lines[-1]], "app-2": event_log("app-2", BEGAN)}.items():
+        (tmp_path / name).write_text("".join(own))
+    facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
+    owners = {f"file:{tmp_path}/{name}": owner for name, owner in (("app-1", "ann"), ("copy", "bob"), ("app-2", "ann"))}
+    with Analysis.of(facts, owner_of=owners.get) as analysis:
+        assert {row["app"] for row in analysis.facts.select("app").distinct().collect()} == {"app-2"}
+        assert analysis.problems == [
+            f"Application app-1 is left out: {UNKNOWN}: file:{tmp_path}/app-1 and file:{tmp_path}/copy."
+        ]
+        assert analysis.log_owners(owners.get) == {"app-2": "ann"}
 
 
 def test_pods_are_reported_as_their_nodes_or_left_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from blocklist.detection.slowness import Rules
 from blocklist.model.errors import BlocklistError
 from tests.detection.command import now
 from tests.detection.synthetic_logs import event_log
+from tests.detection.test_applications import UNKNOWN
 
 ROLLED = "/logs/eventlog_v2_app-1"
 
@@ -248,17 +249,55 @@ def test_events_of_a_log_that_is_read_from_its_start_again_count_once(tmp_path: 
     assert store.tasks() == once
 
 
-def test_of_copies_and_owners_each_application_counts_once(tmp_path: Path) -> None:
+def owned_store(folder: Path, owners: Mapping[str, str], **options: bool) -> Store:
+    """A store of logs of these owners, by file."""
+    store = Store(folder)
+    store.store = ApplicationStore(folder / f"owned-{len(options)}.duckdb", dict, owners.get, **options)
+    return store
+
+
+def test_of_copies_of_one_owner_each_application_counts_once(tmp_path: Path) -> None:
     lines = event_log("app-1", now() - 100_000)
-    owned = {"/a/app-1": "ann", "/b/app-1": "bob", "/b/app-2": "bob"}
-    store = Store(tmp_path)
-    store.store = ApplicationStore(tmp_path / "owned.duckdb", dict, owned.get)
+    store = owned_store(tmp_path, {"/a/app-1": "ann", "/b/app-1": "ann", "/b/app-2": "bob"})
     store.add(parsed({"/a/app-1": lines, "/b/app-1": lines[:30], "/b/app-2": event_log("app-2", now() - 100_000)}))
     (copy,) = store.store.name_applications()
     assert copy.sentence.startswith("/b/app-1 is skipped: a copy of /a/app-1")
     assert set(store.tasks().values()) == {36}
     assert store.store.log_owners() == {"app-1": "ann", "app-2": "bob"}
     assert set(store.store.owners().values()) == {2}
+
+
+def test_a_copy_with_more_lines_does_not_replace_the_log_of_an_owner_who_was_first(tmp_path: Path) -> None:
+    """Even if the copy's file was there before, and says whose application it is only later."""
+    lines = event_log("app-1", now() - 100_000)
+    forged = [*lines, *(line.replace('"n1"', '"n9"') for line in lines[2:])]
+    store = owned_store(tmp_path, {"/a/app-1": "ann", "/b/app-1": "bob"})
+    store.add(parsed({"/b/app-1": forged[:1]}))
+    store.add(parsed({"/a/app-1": lines[:30]}))
+    store.add(parsed({"/a/app-1": lines[30:], "/b/app-1": forged[1:]}))
+    assert [it.sentence for it in store.store.name_applications()] == [
+        "/b/app-1 is skipped: a copy of /a/app-1, the log of application app-1."
+    ]
+    assert set(store.tasks().values()) == {18}
+    assert store.store.log_owners() == {"app-1": "ann"}
+
+
+def test_an_application_that_several_owners_have_from_the_start_is_left_out_unless_logs_are_trusted(
+    tmp_path: Path,
+) -> None:
+    lines = event_log("app-1", now() - 100_000)
+    owners = {"/a/app-1": "ann", "/b/app-1": "bob"}
+    logs = parsed({"/a/app-1": lines, "/b/app-1": [*lines, lines[-1]]})
+    store = owned_store(tmp_path, owners)
+    store.add(logs)
+    assert [it.sentence for it in store.store.name_applications()] == [
+        f"Application app-1 is left out: {UNKNOWN}: /a/app-1 and /b/app-1."
+    ]
+    assert store.tasks() == {}
+    trusted = owned_store(tmp_path, owners, are_logs_trusted=True)
+    trusted.add(logs)
+    (copy,) = trusted.store.name_applications()
+    assert copy.sentence.startswith("/a/app-1 is skipped: a copy of /b/app-1")
 
 
 def test_a_checkpoint_of_which_a_part_is_missing_or_older_is_refused(tmp_path: Path) -> None:
