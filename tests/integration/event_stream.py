@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
 from tests.integration.process import NO_TLS
+
+_ends: Final = count(1)
 
 
 @contextmanager
@@ -58,7 +60,6 @@ class WatchFollower:
         for turn in count():
             if stop.is_set():
                 return
-            # A stream that sends nothing ends here after 30 s, so the loop notices `stop`.
             with httpx.Client(base_url=urls[turn % len(urls)], timeout=30, trust_env=False, verify=NO_TLS) as client:
                 self.ends.append(self._follow(client, stop))
             stop.wait(0.05)
@@ -84,7 +85,7 @@ class WatchFollower:
 
 @contextmanager
 def following(urls: Sequence[str], since: int) -> Iterator[WatchFollower]:
-    """Run a follower in a thread; the caller makes a last change before leaving, which ends it."""
+    """Run a follower in a thread; a change at the end wakes it, so that it sees that it is over."""
     history = httpx.get(f"{urls[0]}/blocklist", trust_env=False, verify=NO_TLS).headers["blocklist-history"]
     follower, stop = WatchFollower(since, history), threading.Event()
     thread = threading.Thread(target=follower.run, args=(urls, stop))
@@ -94,5 +95,7 @@ def following(urls: Sequence[str], since: int) -> Iterator[WatchFollower]:
     finally:
         stop.set()
         with suppress(httpx.TransportError):  # It may be down if something else has failed.
-            httpx.put(f"{urls[0]}/blocklist/nodes/end-of-{since}", json={"action": "MARK_BLOCKED", "cause": "end"})
+            # Each follower makes a change of its own: a node that is blocked already would be refused.
+            httpx.put(f"{urls[0]}/blocklist/nodes/end-{next(_ends)}", json={"action": "MARK_BLOCKED", "cause": "end"})
         thread.join(60)
+        assert not thread.is_alive(), "it waits for a change"
