@@ -44,7 +44,7 @@ def run() -> list[Row]:
         closing(httpx.Client(base_url=server.url, trust_env=False, timeout=60)) as client,
     ):
         _report(client, racks)
-        with chromium() as browser, monitored(browser, server.url, WIDE) as monitor:
+        with chromium("chromium") as browser, monitored(browser, server.url, WIDE) as monitor:
             monitor.context.add_init_script(_TOOLS)
             page = monitor.context.new_page()
             measured = _measured(server, client, page, racks)

@@ -1,6 +1,7 @@
 """The fixtures of the integration tests, and a Chromium.
 
-One browser per module: while it is open, its event loop occupies the thread, so that no other loop can run there.
+One browser for all tests of a folder: while it is open, its event loop occupies the thread, so that no other loop can
+run there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ expect.set_options(timeout=30_000)  # the machine may be busy
 __all__ = ["databases", "fresh", "fresh_client", "listener_client", "listener_service", "migrated", "start"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser

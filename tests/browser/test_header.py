@@ -12,6 +12,7 @@ from tests.browser.conftest import SecuredService, log_in
 from tests.browser.test_list import open_live
 from tests.integration.conftest import Start
 from tests.integration.listeners import heartbeat, put, register
+from tests.integration.process import wait_until
 
 
 def test_the_share_counts_machines_and_is_live(page: Page, listener_client: httpx.Client) -> None:
@@ -22,6 +23,9 @@ def test_the_share_counts_machines_and_is_live(page: Page, listener_client: http
     register(listener_client, "jm-2")
     heartbeat(listener_client, "jm-1", nodes=[f"n{number}" for number in range(1, 41)])
     heartbeat(listener_client, "jm-2", nodes=["n1.example.com", "n2.example.com"])
+    # A report is no change of the list, which the page would show at once.
+    wait_until(lambda: bool(page.reload()) and page.locator("#share").inner_text() == "0 of 40 nodes blocked (0.0 %)")
+    page.get_by_text("Live", exact=True).wait_for()
     put(listener_client, "n1.example.com")
     put(listener_client, "elsewhere")
     expect(page.locator("#share")).to_have_text("1 of 40 nodes blocked (2.5 %)")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import httpx
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import monitored
+from tests.browser.browsing import monitored, poll
 from tests.browser.conftest import SecuredService, log_in
 from tests.integration.bodies import EVACUATE
 from tests.integration.labels import report_labels
@@ -24,6 +24,7 @@ def test_a_listener_is_live(page: Page, listener_client: httpx.Client) -> None:
     """What it reports appears without a reload, although heartbeats cause no change event."""
     register(listener_client, "etl")
     heartbeat(listener_client, "etl", taskManagers={"etl:1": "n1"}, runningTasks={"etl:1": 4}, refused={})
+    page.clock.install()
     open_live(page, "/page/listeners/etl")
     page.evaluate("window.mark = 'not reloaded'")
     row = page.get_by_role("row", name="n1")
@@ -32,6 +33,7 @@ def test_a_listener_is_live(page: Page, listener_client: httpx.Client) -> None:
     expect(row).to_contain_text("not applied yet")
     expect(page.locator("#announcement")).to_have_text("n1 was blocked.")
     heartbeat(listener_client, "etl", ackedRevision=revision)
+    poll(page)
     expect(row).to_contain_text("evacuating")
     heartbeat(listener_client, "etl", runningTasks={})
     expect(row.locator("[data-label='Running tasks']")).to_have_text("unknown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import Page, expect
 
+from tests.browser.browsing import poll
 from tests.integration.bodies import EVACUATE
 from tests.integration.listeners import heartbeat, put, register, wait_until_lapsed
 
@@ -23,6 +24,7 @@ def test_a_job_shows_its_state_its_refusals_and_its_hosts(page: Page, listener_c
         runningTasks={"etl:1": 3, "etl:2": 0},
         refused=refused,
     )
+    page.clock.install()
     page.goto("/page/listeners")
     page.get_by_role("link", name="etl").click()
     expect(page.get_by_role("heading", name="etl", level=1)).to_be_visible()
@@ -36,6 +38,7 @@ def test_a_job_shows_its_state_its_refusals_and_its_hosts(page: Page, listener_c
     expect(hosts.get_by_role("row", name="n3").locator("[data-label='Running tasks']")).to_have_text("unknown")
     # It follows changes without a reload.
     heartbeat(listener_client, "etl", runningTasks={"etl:1": 0, "etl:2": 0, "etl:3": 5}, refused={})
+    poll(page)
     expect(hosts.get_by_role("row", name="n3").locator("[data-label='Running tasks']")).to_have_text("5")
     expect(page.get_by_text("its <last> host")).to_have_count(0)
     hosts.get_by_role("link", name="n2").click()

@@ -194,8 +194,9 @@ def test_racks_of_any_length_and_name_are_in_columns(
     for width in (1280, 1920):
         with monitored(browser, listener_service.url, (width, 900)) as monitor:
             page = monitor.context.new_page()
-            page.goto(path)
-            expect(page.locator(".racks .cell")).to_have_count(sum(racks.values()))
+            cells = page.locator(".racks .cell")
+            # The map may be a second old, and the page looks again every 15 s.
+            wait_until(lambda page=page, cells=cells: bool(page.goto(path)) and cells.count() == len(nodes))  # type: ignore[misc]
             expect(page.get_by_text("Live", exact=True)).to_be_visible()
             columns = page.evaluate(
                 "[...document.querySelectorAll('.rack')].map(rack => ["
