@@ -3,6 +3,10 @@
 It is what pipeline.Analysis finds in all events of the window; the queries are in evidence.sql. The events are on disk;
 memory has at most MEMORY of them. An application is forgotten as a whole, when its last event leaves the window; of one
 that runs longer, single events are, but not where its executors run.
+
+A batch takes no longer because an application has run for long: of each, the latest stages are analysed, KEPT_TASKS or
+more, and at most FACTS_AT_ONCE in a batch; the other applications wait. Of earlier stages the failures and the numbers
+of tasks are kept.
 """
 
 from __future__ import annotations
@@ -55,6 +59,10 @@ MEMORY: Final = "512MB"
 """Maximum memory of the database; it keeps what does not fit on disk."""
 FACTS_AT_ONCE: Final = 200_000
 """Number of facts of some applications that are analysed at once; those of one are never divided."""
+KEPT_TASKS: Final = 5000
+"""Minimum number of facts about stages of an application that are analysed: from twice as many on, the others go."""
+KEPT_STAGES: Final = 20
+"""Minimum number of stages of an application that are analysed, however large they are."""
 
 _PARAMETERS: Final[dict[str, Any]] = {
     "min_bytes": host_comparison.MIN_BYTES,
@@ -77,18 +85,18 @@ _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS batches (number BIGINT);
 CREATE TABLE IF NOT EXISTS logs (
     id BIGINT, log TEXT, file TEXT, name TEXT, app_id TEXT, began BIGINT, facts BIGINT, last BIGINT, seen BIGINT,
-    compacted BOOLEAN, unknown_pods BIGINT, identified BIGINT
+    compacted BOOLEAN, unknown_pods BIGINT, identified BIGINT, kept BIGINT, waiting BIGINT
 );
 CREATE TABLE IF NOT EXISTS files (file TEXT, id BIGINT, owner TEXT, lines BIGINT, note TEXT);
 CREATE TABLE IF NOT EXISTS stored (id BIGINT, {_COLUMNS});
-CREATE TABLE IF NOT EXISTS counted (id BIGINT, host TEXT, tasks BIGINT);
+CREATE TABLE IF NOT EXISTS counted (id BIGINT, host TEXT, tasks BIGINT, last BIGINT, ended BOOLEAN);
 CREATE TABLE IF NOT EXISTS compared (
     id BIGINT, host TEXT, metric TEXT, stages BIGINT, slow_stages BIGINT, slowdown DOUBLE, lost_ms BIGINT, first BIGINT,
     last BIGINT, earliest BIGINT, latest BIGINT
 );
 CREATE TABLE IF NOT EXISTS charged (
     id BIGINT, stage BIGINT, attempt BIGINT, host TEXT, failure TEXT, tasks BIGINT, lost_ms BIGINT, last BIGINT,
-    partitions BIGINT[]
+    partitions BIGINT[], ended BOOLEAN
 );
 CREATE TEMP TABLE ignored (host TEXT, until BIGINT);
 """
@@ -135,6 +143,7 @@ class ApplicationStore:
         self._owner_of = owner_of
         self._are_logs_trusted = are_logs_trusted
         self._since = 0
+        self._has_added = False
         with operational_errors():
             self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
             self._check_version(path)
@@ -151,7 +160,7 @@ class ApplicationStore:
             )
 
     def add(self, number: int, folder: Path) -> bool:
-        """Store the FACTS of a batch, Parquet files, and analyse their applications, once.
+        """Store the FACTS of a batch, Parquet files, and analyse applications: after the start all, then some.
 
         Returns False if there is nothing to decide on.
         """
@@ -171,10 +180,16 @@ class ApplicationStore:
             if number % FORGET_AFTER == 0:
                 self._forget(quiet_since=now - 1000 * QUIET_SECONDS)
             changed = self._insert(number, now)
-            for ids in changed:
-                self._analyse(ids)
+            while self._analyse_next() and not self._has_added:
+                pass
             self._db.execute("DELETE FROM batches; INSERT INTO batches VALUES ($number)", {"number": number})
-        return bool(changed)
+        self._has_added = True
+        return changed
+
+    def analyse_more(self) -> bool:
+        """Analyse some of the applications that wait. Returns False if none does."""
+        with self._transaction():
+            return self._analyse_next()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -199,8 +214,8 @@ class ApplicationStore:
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM given")
         self._db.unregister("given")
 
-    def _insert(self, number: int, now: int) -> list[list[int]]:
-        """Store the facts of the batch. Returns the logs that they are about, some at once."""
+    def _insert(self, number: int, now: int) -> bool:
+        """Store the facts of the batch: the logs that they are about wait to be analysed. False if there is none."""
         files = [row["file"] for row in self._rows("SELECT DISTINCT file FROM batch ORDER BY file")]
         new = ((file, log_of(file), self._owner_of(file) or None) for file in files)
         self._table("named_files", {"file": pa.string(), "log": pa.string(), "owner": pa.string()}, new)
@@ -208,9 +223,11 @@ class ApplicationStore:
             """
             CREATE OR REPLACE TEMP TABLE again AS
             SELECT DISTINCT id FROM batch JOIN files USING (file) WHERE kind = 'log';
+            DELETE FROM counted WHERE ended AND id IN (FROM again);
+            DELETE FROM charged WHERE ended AND id IN (FROM again);
             INSERT INTO logs BY NAME
             SELECT (SELECT coalesce(max(id), 0) FROM logs) + row_number() OVER (ORDER BY log) AS id, log,
-                min(file) AS file, 0 AS facts, false AS compacted, 0 AS unknown_pods
+                min(file) AS file, 0 AS facts, 0 AS kept, false AS compacted, 0 AS unknown_pods
             FROM named_files ANTI JOIN logs USING (log) GROUP BY log;
             INSERT INTO files SELECT file, id, named_files.owner, 0, NULL
             FROM named_files ANTI JOIN files USING (file) JOIN logs USING (log);
@@ -227,6 +244,7 @@ class ApplicationStore:
             """
             UPDATE logs SET name = coalesce(logs.name, new.name), app_id = coalesce(logs.app_id, new.app_id),
                 began = least(logs.began, new.began), facts = logs.facts + new.facts,
+                kept = logs.kept + new.facts, waiting = coalesce(waiting, $number),
                 identified = CASE WHEN coalesce(logs.app_id, new.app_id) IS DISTINCT FROM logs.app_id
                     OR least(logs.began, new.began) IS DISTINCT FROM logs.began THEN $number ELSE identified END,
                 last = greatest(logs.last, new.last), seen = $now,
@@ -235,13 +253,29 @@ class ApplicationStore:
                 SELECT id, max(app) AS name, max(app_id) AS app_id, min(time) FILTER (kind = 'application') AS began,
                     count_if(kind <> 'broken') AS facts, max(time) AS last, bool_or(file LIKE $compact) AS compacted
                 FROM batch JOIN files USING (file) GROUP BY id
-            ) AS new WHERE new.id = logs.id RETURNING id, facts
+            ) AS new WHERE new.id = logs.id RETURNING id
             """,
             number=number,
             now=now,
             compact=f"%{COMPACT}",
         )
-        return _some_at_once(changed)
+        return bool(changed)
+
+    def _analyse_next(self) -> bool:
+        """Analyse those that have waited longest, as many as fit in FACTS_AT_ONCE. Returns False if none waits."""
+        waiting = self._rows(
+            """
+            SELECT id, kept FROM logs WHERE waiting IS NOT NULL
+            WINDOW queue AS (ORDER BY waiting, id ROWS UNBOUNDED PRECEDING)
+            QUALIFY row_number() OVER queue = 1 OR sum(kept) OVER queue <= $facts
+            """,
+            facts=FACTS_AT_ONCE,
+        )
+        if waiting:
+            self._analyse([row["id"] for row in waiting])
+            self._end_stages([row["id"] for row in waiting if row["kept"] > 2 * KEPT_TASKS])
+            self._db.execute("UPDATE logs SET waiting = NULL WHERE id IN (FROM wanted)")
+        return bool(waiting)
 
     def _analyse(self, ids: Sequence[int]) -> None:
         self._table("ignored", _IGNORED, ())
@@ -249,12 +283,47 @@ class ApplicationStore:
             self._db.execute("UPDATE logs SET unknown_pods = $pods WHERE id = $id", {"pods": pods, "id": log})
         self._db.execute(
             """
-            DELETE FROM counted WHERE id IN (FROM wanted);
+            DELETE FROM counted WHERE id IN (FROM wanted) AND NOT ended;
             DELETE FROM compared WHERE id IN (FROM wanted);
-            DELETE FROM charged WHERE id IN (FROM wanted);
-            INSERT INTO counted SELECT app, host, count(*) FROM facts WHERE kind = 'task' GROUP BY ALL;
+            DELETE FROM charged WHERE id IN (FROM wanted) AND NOT ended;
+            INSERT INTO counted
+            SELECT app, host, count(*), max(time), false FROM facts WHERE kind = 'task' GROUP BY app, host;
             INSERT INTO compared BY NAME SELECT * RENAME (app AS id) FROM host_applications;
-            INSERT INTO charged BY NAME SELECT * RENAME (app AS id) FROM failures;
+            INSERT INTO charged BY NAME SELECT * RENAME (app AS id), false AS ended FROM failures;
+            """
+        )
+
+    def _end_stages(self, ids: Sequence[int]) -> None:
+        """Delete the earlier stages of these applications, whose `facts` are there; those that may run on go last."""
+        if not ids:
+            return
+        self._table("long", {"id": pa.int64()}, ((it,) for it in ids))
+        self._db.execute(
+            """
+            CREATE OR REPLACE TEMP TABLE earlier AS
+            SELECT id, stage, coalesce(attempt, -1) AS attempt FROM (
+                SELECT id, stage, attempt, count(*) AS facts, max(time) AS last,
+                    count_if(outcome = 'Success') >= max(tasks) AS complete
+                FROM stored WHERE id IN (FROM long) AND kind IN ('stage', 'task') GROUP BY id, stage, attempt
+            )
+            QUALIFY row_number() OVER (PARTITION BY id ORDER BY last DESC, stage, attempt) > $stages
+                AND sum(facts) OVER (PARTITION BY id ORDER BY complete, last DESC, stage, attempt
+                    ROWS UNBOUNDED PRECEDING) > $tasks
+            """,
+            {"stages": KEPT_STAGES, "tasks": KEPT_TASKS},
+        )
+        self._db.execute(
+            """
+            UPDATE charged SET ended = true FROM earlier WHERE charged.id = earlier.id
+                AND charged.stage = earlier.stage AND coalesce(charged.attempt, -1) = earlier.attempt;
+            DELETE FROM counted WHERE id IN (FROM long) AND NOT ended;
+            INSERT INTO counted
+            SELECT app, host, count(*), max(time), earlier.id IS NOT NULL FROM facts LEFT JOIN earlier
+                ON earlier.id = app AND earlier.stage = facts.stage AND earlier.attempt = coalesce(facts.attempt, -1)
+            WHERE kind = 'task' AND app IN (FROM long) GROUP BY app, host, earlier.id IS NOT NULL;
+            DELETE FROM stored USING earlier WHERE stored.id = earlier.id AND kind IN ('stage', 'task')
+                AND stored.stage = earlier.stage AND coalesce(stored.attempt, -1) = earlier.attempt;
+            UPDATE logs SET kept = (SELECT count(*) FROM stored WHERE stored.id = logs.id) WHERE id IN (FROM long);
             """
         )
 
@@ -318,6 +387,9 @@ class ApplicationStore:
         query = "CREATE OR REPLACE TEMP TABLE gone AS SELECT id FROM logs WHERE seen < $before"
         self._db.execute(query, {"before": quiet_since})
         self._db.execute(_FORGET)
+        since = {"since": self._since}
+        self._db.execute("DELETE FROM counted WHERE ended AND last < $since", since)
+        self._db.execute("DELETE FROM charged WHERE ended AND last < $since", since)
         # An executor may run on, so the last one at each address stays: it tells the node of its pod.
         self._db.execute(
             """
@@ -325,7 +397,7 @@ class ApplicationStore:
                 SELECT rowid FROM stored WHERE kind = 'executor' AND time < $since
                 QUALIFY row_number() OVER (PARTITION BY id, host ORDER BY time DESC) > 1)
             """,
-            {"since": self._since},
+            since,
         )
 
     # What the decision across applications takes, as Analysis has it.
@@ -371,8 +443,8 @@ class ApplicationStore:
         """Return one summary per node, sorted by host: what judge and release take, without counts of stages."""
         self._table("ignored", _IGNORED, (ignored_until or {}).items())
         rows = self._rows(
-            "SELECT host, sum(tasks)::BIGINT AS tasks, count(*) AS applications FROM counted SEMI JOIN named USING (id)"
-            " GROUP BY host ORDER BY host"
+            "SELECT host, sum(tasks)::BIGINT AS tasks, count(DISTINCT id) AS applications"
+            " FROM counted SEMI JOIN named USING (id) GROUP BY host ORDER BY host"
         )
         total = sum(row["tasks"] for row in rows)
         failures, comparisons = tally(self._failures()), self._comparisons()
@@ -447,15 +519,3 @@ class ApplicationStore:
 
 
 _IGNORED: Final = {"host": pa.string(), "until": pa.int64()}
-
-
-def _some_at_once(logs: Iterable[Mapping[str, int]]) -> list[list[int]]:
-    found: list[list[int]] = []
-    room = 0
-    for row in sorted(logs, key=lambda it: it["id"]):
-        if not found or row["facts"] > room:
-            found.append([])
-            room = FACTS_AT_ONCE
-        found[-1].append(row["id"])
-        room -= row["facts"]
-    return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -76,6 +78,8 @@ class LogFollower:
         self._releases = ReportedNames(checkpoint / "releases.json")
         self._problems = ReportedNames(checkpoint / "problems.json")
         self._error: BlocklistError | None = None
+        self._lock = threading.Lock()
+        self._quiet_from = math.inf
 
     def run(self, paths: Sequence[str]) -> None:
         """Run until SIGINT or SIGTERM. Raises the BlocklistError of a batch, else what the stream raises."""
@@ -93,11 +97,15 @@ class LogFollower:
         try:
             while query.isActive and not ended:
                 query.awaitTermination(1)
+                self._analyse_while_quiet()
             if not query.isActive:
                 query.awaitTermination()  # Raises what has ended it since the last wait.
         except StreamingQueryException:
             if self._error is not None:
                 raise self._error from None
+            raise
+        except BlocklistError:
+            query.stop()
             raise
         # Stop between two batches: an interrupted one would be repeated.
         while query.isActive and query.status["isTriggerActive"]:
@@ -107,18 +115,28 @@ class LogFollower:
     def _try_batch(self, facts: DataFrame, number: int) -> None:
         """Keep the error of a batch: Spark's own has it deep in a long text."""
         try:
-            with operational_errors():
+            with self._lock, operational_errors():
                 self.add_batch(facts, number)
         except BlocklistError as error:
             self._error = error
             raise
+        self._quiet_from = time.monotonic() + 2 * TRIGGER_SECONDS
+
+    def _analyse_while_quiet(self) -> None:
+        """Analyse applications that wait while no log grows: Spark makes no batch then."""
+        if time.monotonic() > self._quiet_from:
+            with self._lock, operational_errors():
+                if self._store.analyse_more():
+                    self._report()
 
     def add_batch(self, facts: DataFrame, number: int) -> None:
-        """Analyse the applications that a batch is about, decide on all in the window, and report what is new."""
+        """Store a batch, analyse applications, decide on all in the window, and report what is new."""
         batch = self._checkpoint / "batch"
         facts.write.mode("overwrite").parquet(str(batch))
-        if not self._store.add(number, batch):
-            return
+        if self._store.add(number, batch):
+            self._report()
+
+    def _report(self) -> None:
         self._report_problems(self._store.name_applications())
         decision = self._decide(self._store)
         judgement = decision.judged.judgement

@@ -30,7 +30,7 @@ from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import JudgedNodes, release
 from blocklist.detection.reader import read_facts
 from blocklist.detection.schemas import FACTS
-from blocklist.detection.slowness import Rules
+from blocklist.detection.slowness import Rules, Severity
 from blocklist.model.errors import BlocklistError
 from tests.detection.command import now
 from tests.detection.synthetic_logs import event_log
@@ -132,6 +132,75 @@ def test_logs_that_grow_show_what_whole_logs_do(
         assert compared(store.summaries()) == compared(found)
         assert judge(store.summaries(), Rules()).verdicts == judge(found, Rules()).verdicts != []
         assert compared(store.summaries(ignored)) == compared(analysis.summaries(ignored)) != compared(found)
+
+
+def long_log(app: str, parts: int, slow_from: int) -> list[list[str]]:
+    """The lines of an application of six stages in each part; n3 is slow from a part on. It ends now."""
+    found = []
+    for part in range(parts):
+        lines = event_log(app, now() - (parts - part) * 60_000, slow="n3" if part >= slow_from else None)
+        for stage in reversed(range(6)):
+            lines = [it.replace(f'"Stage ID":{stage},', f'"Stage ID":{part * 6 + stage},') for it in lines]
+        found.append(lines if part == 0 else lines[2:])
+    return found
+
+
+@pytest.fixture
+def keeps_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three stages of 18 tasks."""
+    monkeypatch.setattr(application_store, "KEPT_TASKS", 3 * 19)
+    monkeypatch.setattr(application_store, "KEPT_STAGES", 3)
+
+
+@pytest.mark.usefixtures("keeps_few")
+def test_of_an_application_that_runs_long_the_latest_stages_are_compared(tmp_path: Path) -> None:
+    """A host that becomes slow is found as soon, and by what the same stages show alone."""
+    logs = {app: long_log(app, 10, slow_from=8) for app in ("app-1", "app-2", "app-3")}
+    store = Store(tmp_path)
+    for part in range(10):
+        store.add(parsed({f"/logs/{app}": parts[part] for app, parts in logs.items()}))
+    (tmp_path / "latest").mkdir()
+    latest = Store(tmp_path / "latest")
+    kept = {f"/logs/{app}": [*parts[0][:2], *(it for part in parts[8:] for it in part)] for app, parts in logs.items()}
+    latest.add(parsed(kept))
+    (verdict,) = judge(store.summaries(), Rules(min_span_ms=0)).verdicts
+    (expected,) = judge(latest.summaries(), Rules(min_span_ms=0)).verdicts
+    assert (verdict.host, verdict.severity) == (expected.host, expected.severity) == ("n3", Severity.SLOW)
+    assert set(store.tasks().values()) == {3 * 10 * 18}
+    (stored,) = store.store._rows("SELECT count(*) AS facts FROM stored")
+    assert stored["facts"] < 3 * 3 * 57
+
+
+@pytest.mark.usefixtures("keeps_few")
+def test_failures_in_earlier_stages_of_an_application_that_runs_on_still_count(tmp_path: Path) -> None:
+    parts = long_log("app-1", 10, slow_from=99)
+    event = json.loads(parts[0][5])
+    event["Task End Reason"] = {"Reason": "ExceptionFailure", "Class Name": "x", "Description": "Input/output error"}
+    parts[0][5] = json.dumps(event)
+    whole, store = Store(tmp_path), Store(tmp_path)
+    for own in parts:
+        store.add(parsed({"/logs/app-1": own}))
+    whole.store = ApplicationStore(tmp_path / "whole.duckdb", dict, lambda _: None)
+    whole.add(parsed({"/logs/app-1": [it for own in parts for it in own]}))
+    (failures,) = (it.failures for it in store.summaries() if it.failures)
+    assert failures == next(it.failures for it in whole.summaries() if it.failures)
+
+
+def test_no_more_is_analysed_in_a_batch_than_fits_and_the_rest_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the start, all is."""
+    monkeypatch.setattr(application_store, "FACTS_AT_ONCE", 200)
+    logs = {f"/logs/app-{number}": event_log(f"app-{number}", now() - 100_000) for number in range(4)}
+    store = Store(tmp_path)
+    store.add(parsed({file: lines[:60] for file, lines in logs.items()}))
+    before = store.tasks()
+    assert sum(before.values()) == sum("TaskEnd" in it for lines in logs.values() for it in lines[:60])
+    store.add(parsed({file: lines[60:] for file, lines in logs.items()}))
+    assert sum(before.values()) < sum(store.tasks().values()) < 4 * 108
+    while store.store.analyse_more():
+        pass
+    assert sum(store.tasks().values()) == 4 * 108
 
 
 def test_a_block_ends_early_once_as_many_applications_as_its_cause_names_find_the_node_as_good(tmp_path: Path) -> None:
