@@ -1,8 +1,9 @@
-"""Which worker of pytest-xdist runs which test: at most two workers are in heavy folders, the others fill the waiting.
+"""Which worker of pytest-xdist runs which test: two workers are in heavy folders, the others fill the waiting.
 
 A heavy folder starts clusters, JVMs or browsers, which its tests share: one worker runs all of it. The longest come
 first. A worker takes its next folder when at most one other worker is in one; otherwise it takes light tests, one at a
-time, or all tests of an `xdist_group`. So no worker waits for another, and nothing has to be locked.
+time, or all tests of an `xdist_group`. When these are used up, a third worker takes heavy folders, too. So no worker
+waits for another, and nothing has to be locked.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ HEAVY: Final = (
 )
 """Folders in tests/, those that take longest first."""
 AT_ONCE: Final = 2
+"""Workers in heavy folders, while there are light tests for the others."""
+AT_THE_END: Final = 3
+"""Afterwards. More would need much memory."""
 
 
 def heavy_folder(nodeid: str) -> str | None:
@@ -42,7 +46,7 @@ def heavy_folder(nodeid: str) -> str | None:
     return None
 
 
-class TwoHeavyScheduling(LoadGroupScheduling):
+class HeavyScheduling(LoadGroupScheduling):
     """As `--dist loadgroup`, with a heavy folder as one group."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -84,16 +88,15 @@ class TwoHeavyScheduling(LoadGroupScheduling):
 
     def _next_scope(self, node: WorkerController) -> str | None:
         others = sum(self._in_heavy_folder(other) for other in self.nodes if other is not node)
-        heavy = [scope for scope in HEAVY if scope in self.workqueue]
-        if heavy and others < AT_ONCE:
-            return heavy[0]
-        return next((scope for scope in self.workqueue if scope not in HEAVY), None)
+        heavy = next((scope for scope in HEAVY if scope in self.workqueue), None)
+        light = next((scope for scope in self.workqueue if scope not in HEAVY), None)
+        return heavy if heavy and others < (AT_ONCE if light else AT_THE_END) else light
 
     def _in_heavy_folder(self, node: WorkerController) -> bool:
         return any(scope in HEAVY and not all(unit.values()) for scope, unit in self.assigned_work[node].items())
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoHeavyScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> HeavyScheduling | None:
     """Take the place of `--dist loadgroup`."""
-    return TwoHeavyScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+    return HeavyScheduling(config, log) if config.getoption("dist") == "loadgroup" else None

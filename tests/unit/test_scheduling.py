@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from xdist.workermanage import WorkerController
 
-from tests.scheduling import AT_ONCE, HEAVY, TwoHeavyScheduling, heavy_folder
+from tests.scheduling import AT_ONCE, AT_THE_END, HEAVY, HeavyScheduling, heavy_folder
 
 
 class FakeWorker:
@@ -41,7 +42,7 @@ class Run:
             for file, count in files.items()
             for number in range(count)
         ]
-        self.scheduling = TwoHeavyScheduling(cast("Any", _Config(workers)))
+        self.scheduling = HeavyScheduling(cast("Any", _Config(workers)))
         self.workers: list[FakeWorker] = []
         self.ran: dict[str, list[str]] = defaultdict(list)
         for number in range(workers):
@@ -65,10 +66,15 @@ class Run:
         first = [heavy_folder(self.tests[worker.queue[0]]) for worker in self.workers if worker.can_run]
         return [folder for folder in first if folder]
 
+    def were_in_heavy(self) -> list[bool]:
+        """Whether each worker has run tests of heavy folders."""
+        return [any(map(heavy_folder, self.ran[worker.name])) for worker in self.workers]
+
     def to_the_end(self) -> None:
         while ready := [worker for worker in self.workers if worker.can_run]:
             for worker in ready:
-                assert len(self.in_heavy()) <= AT_ONCE
+                light = any(scope not in HEAVY for scope in self.scheduling.workqueue)
+                assert len(self.in_heavy()) <= (AT_ONCE if light else AT_THE_END)
                 self.step(worker)
         assert self.scheduling.tests_finished
 
@@ -100,8 +106,7 @@ def test_two_workers_are_in_heavy_folders_and_the_others_never() -> None:
     assert sorted(run.in_heavy()) == sorted(HEAVY[:AT_ONCE]), "the longest first"
     run.to_the_end()
     assert sorted(test for tests in run.ran.values() for test in tests) == sorted(run.tests)
-    heavy = [sum(heavy_folder(test) is not None for test in run.ran[worker.name]) for worker in run.workers]
-    assert [bool(count) for count in heavy] == [True, True, False, False]
+    assert run.were_in_heavy() == [True, True, False, False]
 
 
 def test_a_heavy_folder_stays_on_one_worker_whatever_its_files_and_groups() -> None:
@@ -117,10 +122,12 @@ def test_after_the_heavy_folders_all_workers_run_light_tests() -> None:
     assert [len(run.ran[worker.name]) > 10 for worker in run.workers] == [True] * 4
 
 
-def test_without_light_tests_two_workers_run_all() -> None:
-    run = Run({f"{folder}/test_a.py": 3 for folder in HEAVY})
+@pytest.mark.parametrize("light", [0, 8])
+def test_without_light_tests_three_workers_run_all(light: int) -> None:
+    run = Run({"unit/test_a.py": light} | {f"{folder}/test_a.py": 3 for folder in HEAVY})
     run.to_the_end()
-    assert sum(map(len, run.ran.values())) == 3 * len(HEAVY)
+    assert sum(map(len, run.ran.values())) == light + 3 * len(HEAVY)
+    assert sum(run.were_in_heavy()) == AT_THE_END
     assert [worker.shutting_down for worker in run.workers] == [True] * 4
 
 
