@@ -19,7 +19,8 @@ import java.util.regex.Pattern;
  * milliseconds by a clock that never goes back.
  *
  * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions were then started on
- * another host and succeeded; not all ran at the same time. They are at least half of what is known about the host, and ten
+ * another host and succeeded; one of them was started after another had succeeded, so what hit all of them once does not
+ * count; and the first failed LASTING ago. They are at least half of what is known about the host, in one stage or in all, and ten
  * times the share of failures on all others. A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
  *
  * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
@@ -32,6 +33,11 @@ import java.util.regex.Pattern;
  */
 final class FailureJudge {
   static final long WINDOW = 60000;
+  /** Ends of a stage count for longer if its tasks take long: so many times the longest, at most MAX_WINDOW. */
+  static final int WINDOW_TASKS = 4;
+  static final long MAX_WINDOW = 3600000;
+  /** An executor that is being ended fails tasks before Spark knows that it has left. */
+  static final long LASTING = 5000;
   /** Milliseconds in which losses of executors count: a start takes several seconds. */
   static final long LOSS_WINDOW = 300000;
   /** Spark takes some seconds to find out that a machine has left, and others fail to read from it before. */
@@ -86,11 +92,13 @@ final class FailureJudge {
   private static final class Success {
     final String host;
     final long launched;
+    final long ended;
     final long at;
 
-    Success(String host, long launched, long at) {
+    Success(String host, long launched, long ended, long at) {
       this.host = host;
       this.launched = launched;
+      this.ended = ended;
       this.at = at;
     }
   }
@@ -102,6 +110,13 @@ final class FailureJudge {
     /** No failure is so early; its distance from any time must not overflow. */
     long lastFailure = Long.MIN_VALUE / 2;
     long lastEnd;
+    /** Milliseconds that its longest task took. */
+    long longest = 0;
+
+    /** Milliseconds in which its ends count. */
+    long window() {
+      return Math.max(WINDOW, Math.min(MAX_WINDOW, WINDOW_TASKS * longest));
+    }
   }
 
   /** What is known about a node. */
@@ -113,8 +128,8 @@ final class FailureJudge {
     long latest = Long.MIN_VALUE / 2;
     /** When the first of those that failed did. */
     long first = Long.MAX_VALUE;
-    /** When the first that is proven ended, and the last began. */
-    long firstEnded = Long.MAX_VALUE;
+    /** When the first proof ended, and the last failure that is proven began. */
+    long firstProof = Long.MAX_VALUE;
     long lastLaunched = Long.MIN_VALUE;
     String error = "";
     int othersFailed = 0;
@@ -123,8 +138,8 @@ final class FailureJudge {
 
     boolean isBlamed(long now) {
       if (proven < MIN_FAILURES || others.size() < MIN_OTHERS || now - latest >= EvidenceCollector.FINDING_TTL) return false;
-      // What runs at the same time may fail for one reason that has passed, such as a pause of a server.
-      if (lastLaunched < firstEnded) return false;
+      // All may have failed for one reason that has passed, such as an outage of a server that this host noticed first.
+      if (lastLaunched < firstProof || now - first < LASTING) return false;
       int othersEnded = othersFailed + othersSucceeded;
       return proven >= succeeded && othersFailed * 10 <= othersEnded && (long) proven * othersEnded >= 10L * othersFailed * (proven + succeeded);
     }
@@ -209,7 +224,8 @@ final class FailureJudge {
   void taskSucceeded(int stageId, int partition, String host, long launched, long ended, long now) {
     Stage stage = stage(stageId, now);
     ends(stage, host).add(SUCCEEDED, null, launched, ended, now);
-    if (stage.failed.containsKey(partition)) stage.failed.putIfAbsent(partition, new Success(host, launched, now));
+    stage.longest = Math.max(stage.longest, Math.min(ended - launched, MAX_WINDOW));
+    if (stage.failed.containsKey(partition)) stage.failed.putIfAbsent(partition, new Success(host, launched, ended, now));
   }
 
   /** A task has failed for a reason that may be its host's fault: {@code error}, such as the name of an exception. */
@@ -217,6 +233,7 @@ final class FailureJudge {
     Stage stage = stage(stageId, now);
     Ends its = ends(stage, host);
     its.add(Math.max(0, partition), live.get(executor), launched, ended, now);
+    stage.longest = Math.max(stage.longest, Math.min(ended - launched, MAX_WINDOW));
     its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
     // A success before this failure, such as before the stage was retried, proves nothing.
     stage.failed.put(partition, null);
@@ -290,19 +307,23 @@ final class FailureJudge {
   private void expire(long now) {
     losses.removeIf(loss -> now - loss.at >= LOSS_WINDOW);
     fetches.values().removeIf(fetch -> now - fetch.last >= WINDOW);
-    // The one that was used longest ago comes first.
-    while (!stages.isEmpty() && now - stages.values().iterator().next().lastEnd >= WINDOW) removeOldestStage();
+    for (Iterator<Stage> it = stages.values().iterator(); it.hasNext();) {
+      Stage stage = it.next();
+      if (now - stage.lastEnd < stage.window()) continue;
+      ends -= stage.hosts.size();
+      it.remove();
+    }
   }
 
   private void addTasks(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
     Map<String, Tally> tallies = new HashMap<>();
     for (Stage stage : stages.values()) {
-      if (now - stage.lastFailure < WINDOW) addStage(tallies, stage, nodeOf, now);
+      if (now - stage.lastFailure < stage.window()) addStage(found, tallies, stage, nodeOf, now);
     }
     tallies.forEach((node, tally) -> {
       if (!tally.isBlamed(now)) return;
       addOtherSuccesses(tally, node, nodeOf);
-      if (tally.isBlamed(now)) found.put(node, tally.reason());
+      if (tally.isBlamed(now)) found.putIfAbsent(node, tally.reason());
     });
   }
 
@@ -323,7 +344,8 @@ final class FailureJudge {
     }
   }
 
-  private static void addStage(Map<String, Tally> tallies, Stage stage, UnaryOperator<String> nodeOf, long now) {
+  /** A host may fail one stage alone: that one needs what the host lacks. */
+  private static void addStage(Map<String, String> found, Map<String, Tally> tallies, Stage stage, UnaryOperator<String> nodeOf, long now) {
     Map<String, Tally> nodes = new HashMap<>();
     stage.hosts.forEach((host, its) -> {
       String node = nodeOf.apply(host);
@@ -337,13 +359,17 @@ final class FailureJudge {
       if (its.succeeded > 0 && all.others.size() <= MIN_OTHERS) all.others.add(node);
     });
     nodes.forEach((node, its) -> {
-      if (its.failed > 0) join(tallies.computeIfAbsent(node, each -> new Tally()), node, its, all);
+      if (its.failed == 0) return;
+      Tally alone = new Tally();
+      join(alone, node, its, all);
+      if (alone.isBlamed(now)) found.put(node, alone.reason());
+      join(tallies.computeIfAbsent(node, each -> new Tally()), node, its, all);
     });
   }
 
   private static void count(Tally tally, String node, Ends its, Stage stage, UnaryOperator<String> nodeOf, long now) {
     for (int i = 0; i < its.size; i++) {
-      if (now - its.at[i] >= WINDOW || its.what[i] == IGNORED) continue;
+      if (now - its.at[i] >= stage.window() || its.what[i] == IGNORED) continue;
       if (its.what[i] == SUCCEEDED) {
         tally.succeeded++;
         continue;
@@ -358,7 +384,7 @@ final class FailureJudge {
       // Two attempts at a time, by speculation, may get in each other's way: one creates the file of the other.
       if (success.launched < its.ended[i]) continue;
       tally.proven++;
-      tally.firstEnded = Math.min(tally.firstEnded, its.ended[i]);
+      tally.firstProof = Math.min(tally.firstProof, success.ended);
       tally.lastLaunched = Math.max(tally.lastLaunched, its.launched[i]);
       tally.latest = Math.max(tally.latest, success.at);
     }
@@ -371,7 +397,7 @@ final class FailureJudge {
     tally.error = its.error;
     tally.first = Math.min(tally.first, its.first);
     tally.latest = Math.max(tally.latest, its.latest);
-    tally.firstEnded = Math.min(tally.firstEnded, its.firstEnded);
+    tally.firstProof = Math.min(tally.firstProof, its.firstProof);
     tally.lastLaunched = Math.max(tally.lastLaunched, its.lastLaunched);
     tally.othersFailed += all.failed - its.failed;
     tally.othersSucceeded += all.succeeded - its.succeeded;
