@@ -14,7 +14,7 @@ import java.util.TreeMap;
  * milliseconds.
  *
  * <p>An exclusion is evidence while it lasts. A few slow tasks are normal: a host is slow if tasks of MIN_STAGES stages,
- * or MIN_TASKS tasks, were speculated within SPECULATION_WINDOW. Memory: at most MAX_TASKS speculated tasks.
+ * or MIN_TASKS tasks, were speculated within SPECULATION_WINDOW and their copies ended first. Memory: at most MAX_TASKS speculated tasks.
  */
 final class EvidenceCollector {
   static final long SPECULATION_WINDOW = 60000;
@@ -28,7 +28,7 @@ final class EvidenceCollector {
 
   /** An exclusion or a speculation by Spark itself. Immutable. */
   static final class Observation {
-    /** The host is excluded for the application, or for a stage; or a task of it runs a second time elsewhere. */
+    /** The host is excluded for the application, or for a stage; or a copy of a task of it ended first elsewhere. */
     static final int APPLICATION = 0;
     static final int STAGE = 1;
     static final int SLOW = 2;
@@ -139,6 +139,6 @@ final class EvidenceCollector {
 
   private static String sentence(int tasks, int stages) {
     String of = stages == 1 ? "1 stage" : stages + " stages";
-    return "Spark speculated " + tasks + " tasks of " + of + " that ran on the host within a minute.";
+    return "Spark speculated " + tasks + " tasks of " + of + " that ran on the host within a minute, and the copies ended first.";
   }
 }

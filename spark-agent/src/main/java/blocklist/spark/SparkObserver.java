@@ -2,13 +2,13 @@ package blocklist.spark;
 
 import blocklist.spark.EvidenceCollector.Observation;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.Success$;
 import org.apache.spark.scheduler.SparkListenerNodeExcludedForStage;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
@@ -16,7 +16,7 @@ import org.apache.spark.scheduler.SparkListenerTaskStart;
 import org.apache.spark.scheduler.TaskInfo;
 
 /**
- * Collects from Spark's events the exclusions for stages and the speculated tasks.
+ * Collects from Spark's events the exclusions for stages, and the tasks whose speculative copies ended first.
  *
  * <p>Memory grows with the running stages, and with the running tasks if speculation is on; at most MAX_PENDING
  * observations wait for {@code drain}.
@@ -63,20 +63,21 @@ final class SparkObserver extends GuardedListener {
     TaskInfo task = event.taskInfo();
     if (task == null) return;
     String stage = event.stageId() + "." + event.stageAttemptId();
-    if (!task.speculative()) {
-      running.computeIfAbsent(stage, each -> new HashMap<>()).put(task.index(), task.host());
-      return;
-    }
-    String host = running.getOrDefault(stage, Collections.emptyMap()).get(task.index());
-    if (host != null) record(new Observation(Observation.SLOW, host, stage, task.index()));
+    if (!task.speculative()) running.computeIfAbsent(stage, each -> new HashMap<>()).put(task.index(), task.host());
   }
 
   private void taskEnded(SparkListenerTaskEnd event) {
     TaskInfo task = event.taskInfo();
-    if (task == null || task.speculative()) return;
+    if (task == null) return;
     String stage = event.stageId() + "." + event.stageAttemptId();
     Map<Integer, String> tasks = running.get(stage);
     if (tasks == null) return;
+    if (task.speculative()) {
+      // A task with much data takes as long on any host: its copy does not end first.
+      String host = tasks.get(task.index());
+      if (host != null && event.reason() == Success$.MODULE$) record(new Observation(Observation.SLOW, host, stage, task.index()));
+      return;
+    }
     tasks.remove(task.index());
     if (tasks.isEmpty()) running.remove(stage);
   }
