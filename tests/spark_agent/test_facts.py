@@ -20,6 +20,8 @@ FACTS: Final = (
     "an agent that observes says what it would do, and refuses nothing",
     "an agent that is off acknowledges nothing",
     "a slip in the mode does less, not more",
+    "a task is slow once its copy has ended first",
+    "what fails on an executor that is being decommissioned blames nobody",
 )
 WITHOUT_NAMES: Final = (
     "a client is made while a name server hangs",

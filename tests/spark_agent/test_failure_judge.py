@@ -41,8 +41,12 @@ def remove(now: int, executor: str, reason: str = CRASH) -> Event:
     return "remove", now, executor, reason
 
 
-def fetch(now: int, executor: str, server: str, reader: str) -> Event:
-    return "fetch", now, executor, server, reader
+def lost(now: int, partition: int, executor: str, stage: int = 0) -> Event:
+    return "lost", now, stage, partition, executor
+
+
+def fetch(now: int, executor: str, server: str, reader: str, stage: int = 0, took: int = 0) -> Event:
+    return "fetch", now, stage, executor, server, reader, now - took
 
 
 def judge(decisions: Decisions, *events: Event, now: int, hosts_serve: bool = False) -> dict[str, str]:
@@ -72,7 +76,9 @@ class TestTasks:
         failures = [fail(100 + n, 7, "bad") for n in range(3)]
         proof = [ok(300, 7, "a"), fail(400, 7, "bad"), ok(500, 7, "a")]
         script = [*retried_stage, *failures, findings(LASTING + 100), *proof, findings(LASTING + 500)]
-        assert [list(found) for found in decisions.judge(script)] == [[], []], "the first three have no proof of their own"
+        assert [list(found) for found in decisions.judge(script)] == [[], []], (
+            "the first three have no proof of their own"
+        )
         later = [fail(600 + n, 8, "bad") for n in range(2)]
         again = [*script[:-1], *later, ok(700, 8, "b"), findings(LASTING + 700)]
         assert [list(found) for found in decisions.judge(again)] == [[], ["bad"]]
@@ -91,7 +97,7 @@ class TestTasks:
         assert judge(decisions, *gone, now=LASTING) == {}
 
     def test_failures_that_were_all_over_before_another_host_succeeded_blame_nobody(self, decisions: Decisions) -> None:
-        """An outage of a server that this host notices first: the tasks of the others take longer, and read nothing now."""
+        """An outage of a server that this host notices first: the tasks of the others take longer."""
         busy = [ok(3000 + n, 10 + n, "ab"[n % 2], took=3000) for n in range(8)]
         outage = [fail(250 * n, n % 4, "first", took=200) for n in range(8)]
         after = [ok(4000 + n, n, "ab"[n % 2], took=500) for n in range(4)]
@@ -216,12 +222,14 @@ class TestTasks:
         self, decisions: Decisions, minutes: float
     ) -> None:
         took = int(minutes * MINUTE)
-        first = [*(fail(n, n, "bad") for n in range(4)), *(ok(took, n, "ab"[n % 2], took=took - 9) for n in range(4))]
+        failures = [fail(n, n, "bad") for n in range(4)]
+        first = [*failures, findings(took - 1), *(ok(took, n, "ab"[n % 2], took=took - 9) for n in range(4))]
         again = [fail(took + 10, 5, "bad"), ok(2 * took + 20, 5, "a", took=took)]
-        assert list(judge(decisions, *first, *again, now=2 * took + 21)) == ["bad"]
+        found = decisions.judge([*first, *again, findings(2 * took + 21)])
+        assert list(map(list, found)) == [[], ["bad"]], "also if nothing ended in between"
         late = 4 * max(took, 15_000) + 10
         forgotten = [fail(late, 5, "bad"), ok(late + took, 5, "a", took=took - 1)]
-        assert judge(decisions, *first, *forgotten, now=late + took) == {}
+        assert decisions.judge([*first, *forgotten, findings(late + took)])[-1] == {}
 
     def test_failures_that_take_long_count_for_longer_too(self, decisions: Decisions) -> None:
         """One after the other ends with a timeout after three minutes; elsewhere they take a second."""
@@ -298,10 +306,45 @@ class TestExecutors:
         ]
 
     def test_executors_that_crash_one_after_the_other_on_one_host_make_it_faulty(self, decisions: Decisions) -> None:
-        assert judge(decisions, *self.OTHERS, *self.crashes(), now=9001) == {
+        assert judge(decisions, *self.OTHERS, *self.crashes(), now=10_000) == {
             "bad": "2 executors exited one after the other, the last with code 134; those on other hosts live on."
         }
-        assert judge(decisions, *self.OTHERS, *self.crashes()[:2], now=5001) == {}
+        assert judge(decisions, *self.OTHERS, *self.crashes()[:2], now=6000) == {}
+
+    @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+    def test_a_task_that_ends_executors_and_succeeds_nowhere_blames_nobody(
+        self, decisions: Decisions, before: bool
+    ) -> None:
+        """Its data is there, so it is tried there again. Spark may report the tasks before or after the executor."""
+        first, removed, second, again = self.crashes()
+        tasks = [
+            [lost(at, partition, executor) for partition in (7, 8)]
+            for at, executor in ((5000, "bad-1"), (9000, "bad-2"))
+        ]
+        ends = [[*tasks[n], end] if before else [end, *tasks[n]] for n, end in enumerate((removed, again))]
+        events = [*self.OTHERS, first, *ends[0], second, *ends[1]]
+        innocent = [*events, ok(9500, 8, "a")]
+        assert judge(decisions, *events, now=10_000) == {}
+        assert judge(decisions, *innocent, now=10_000) == {}
+        assert judge(decisions, *innocent, ok(9600, 7, "bad"), now=10_000) == {}, "on the same host"
+        assert list(judge(decisions, *innocent, ok(9600, 7, "b"), now=10_000)) == ["bad"]
+
+    def test_tasks_that_were_lost_are_proven_late_if_they_take_long(self, decisions: Decisions) -> None:
+        first, removed, second, again = self.crashes()
+        events = [*self.OTHERS, first, lost(5000, 7, "bad-1"), removed, second, lost(9000, 7, "bad-2"), again]
+        late = 9000 + 2 * MINUTE
+        script = [
+            *events,
+            findings(late - 1),
+            ok(late, 7, "a", took=2 * MINUTE),
+            findings(late),
+            findings(late + FRESH),
+        ]
+        assert [list(found) for found in decisions.judge(script)] == [[], ["bad"], []]
+
+    def test_crashes_elsewhere_clear_the_host_although_their_tasks_succeed_nowhere(self, decisions: Decisions) -> None:
+        elsewhere = [lost(5000, 3, "c1"), remove(5000, "c1")]
+        assert judge(decisions, *self.OTHERS, *elsewhere, *self.crashes(), now=10_000) == {}
 
     @pytest.mark.parametrize(
         "reason",
@@ -322,7 +365,7 @@ class TestExecutors:
         ],
     )
     def test_an_end_by_somebody_or_for_an_unknown_reason_blames_nobody(self, decisions: Decisions, reason: str) -> None:
-        assert judge(decisions, *self.OTHERS, *self.crashes(reason), now=9001) == {}
+        assert judge(decisions, *self.OTHERS, *self.crashes(reason), now=10_000) == {}
 
     @pytest.mark.parametrize(
         "reason",
@@ -334,28 +377,28 @@ class TestExecutors:
         ],
     )
     def test_each_cluster_has_its_own_words_for_a_crash(self, decisions: Decisions, reason: str) -> None:
-        assert list(judge(decisions, *self.OTHERS, *self.crashes(reason), now=9001)) == ["bad"]
+        assert list(judge(decisions, *self.OTHERS, *self.crashes(reason), now=10_000)) == ["bad"]
 
     def test_executors_that_end_together_count_once(self, decisions: Decisions) -> None:
         events = [add(0, "1", "h"), add(0, "2", "h"), add(0, "3", "h"), *(remove(5000 + n, str(n)) for n in (1, 2, 3))]
-        assert judge(decisions, *self.OTHERS, *events, now=5005) == {}
+        assert judge(decisions, *self.OTHERS, *events, now=6005) == {}
 
     def test_executors_that_crash_everywhere_blame_nobody(self, decisions: Decisions) -> None:
         events = [each for host in "defghi" for each in self.crashes(host=host)]
-        assert judge(decisions, *self.OTHERS, *events, now=9001) == {}
-        assert judge(decisions, *self.OTHERS, *self.crashes(), *self.crashes(host="a")[:2], now=9001) == {}
+        assert judge(decisions, *self.OTHERS, *events, now=10_000) == {}
+        assert judge(decisions, *self.OTHERS, *self.crashes(), *self.crashes(host="a")[:2], now=10_000) == {}
 
     def test_one_crash_elsewhere_of_many_does_not_clear_the_host(self, decisions: Decisions) -> None:
         many = [add(0, f"m{n}", f"m{n}") for n in range(12)]
-        assert list(judge(decisions, *many, remove(10, "m3"), *self.crashes(), now=9001)) == ["bad"]
+        assert list(judge(decisions, *many, remove(10, "m3"), *self.crashes(), now=10_000)) == ["bad"]
 
     def test_one_crash_elsewhere_of_few_clears_the_host_no_longer_than_its_own_are_few(
         self, decisions: Decisions
     ) -> None:
         events = [*self.OTHERS, add(0, "d1", "d"), remove(10, "d1"), *self.crashes()]
-        assert judge(decisions, *events, now=9001) == {}
+        assert judge(decisions, *events, now=10_000) == {}
         more = [it for n in (3, 4) for it in (add(5000 * n, f"{n}", "bad"), remove(5000 * n + 4000, f"{n}"))]
-        assert list(judge(decisions, *events, *more, now=24_001)) == ["bad"]
+        assert list(judge(decisions, *events, *more, now=25_000)) == ["bad"]
 
     def test_a_job_that_crashes_executors_twice_blames_no_host_of_many(self, decisions: Decisions) -> None:
         """Four each time, as many as `spark.task.maxFailures`; one host is among them both times."""
@@ -366,13 +409,19 @@ class TestExecutors:
 
     def test_others_must_have_been_there_before(self, decisions: Decisions) -> None:
         late = [add(6000, name, name) for name in "abc"]
-        assert judge(decisions, *self.crashes(), *late, now=9001) == {}
+        assert judge(decisions, *self.crashes(), *late, now=10_000) == {}
 
     def test_a_finding_ends_soon_after_the_last_crash(self, decisions: Decisions) -> None:
-        script = [*self.OTHERS, *self.crashes(), findings(9000 + FRESH - 1), findings(9000 + FRESH)]
-        assert [list(found) for found in decisions.judge(script)] == [["bad"], []]
+        script = [
+            *self.OTHERS,
+            *self.crashes(),
+            findings(10_000),
+            findings(10_000 + FRESH - 1),
+            findings(10_000 + FRESH),
+        ]
+        assert [list(found) for found in decisions.judge(script)] == [["bad"], ["bad"], []]
         again = [add(LOSS_WINDOW + 4000, "3", "bad"), remove(LOSS_WINDOW + 10_000, "3")]
-        assert judge(decisions, *self.OTHERS, *self.crashes(), *again, now=LOSS_WINDOW + 10_001) == {}
+        assert judge(decisions, *self.OTHERS, *self.crashes(), *again, now=LOSS_WINDOW + 11_000) == {}
 
     def test_an_executor_that_was_never_seen_blames_nobody(self, decisions: Decisions) -> None:
         assert judge(decisions, *self.OTHERS, remove(1, "x"), remove(2, "y"), now=3) == {}
@@ -381,48 +430,91 @@ class TestExecutors:
 class TestFetches:
     PRESENT = tuple(add(0, f"{host}1", host) for host in ("bad", "a", "b", "c"))
 
+    def reads(self, *readers: str, executor: str = "bad1", server: str = "bad", start: int = 0) -> list[Event]:
+        """Each cannot read, nor in the next attempt, which begins once the first has ended."""
+        return [fetch(start + at, executor, server, reader, took=1) for at in (1, 2) for reader in readers]
+
     def test_the_host_that_served_is_charged_once_two_others_could_not_read_from_it(self, decisions: Decisions) -> None:
-        reads = [fetch(0, "bad1", "bad", "a"), fetch(0, "bad1", "bad", "b")]
-        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE) == {
+        assert judge(decisions, *self.PRESENT, *self.reads("a", "b"), now=SETTLE + 2) == {
             "bad": "Tasks on 2 other hosts could not read shuffle data from the host."
         }
-        assert judge(decisions, *self.PRESENT, *reads[:1], *[fetch(1, "bad1", "bad", "a")] * 9, now=SETTLE + 1) == {}
-        assert judge(decisions, *self.PRESENT, reads[0], fetch(0, "bad1", "bad", "bad"), now=SETTLE) == {}
+        assert judge(decisions, *self.PRESENT, *self.reads("a"), now=SETTLE + 2) == {}
+        assert judge(decisions, *self.PRESENT, *self.reads("a", "bad"), now=SETTLE + 2) == {}
 
     def test_it_is_not_charged_before_it_is_known_whether_it_leaves(self, decisions: Decisions) -> None:
-        reads = [fetch(0, "bad1", "bad", reader) for reader in "ab"]
+        reads = self.reads("a", "b")
         assert judge(decisions, *self.PRESENT, *reads, now=SETTLE - 1) == {}
         for reason in ("worker lost", CRASH, "Executor decommission: spot instance ends"):
             gone = [*self.PRESENT, *reads, remove(5000, "bad1", reason), add(6000, "bad2", "bad")]
-            assert judge(decisions, *gone, now=SETTLE) == {}
+            assert judge(decisions, *gone, now=SETTLE + 2) == {}
+
+    def test_a_service_that_is_started_again_blames_nobody(self, decisions: Decisions) -> None:
+        """Its clients give up after 15 s; those of the next attempt can read."""
+        names = ["bad", "a", "b", "c"]
+        for number, server in enumerate(names):
+            at = 40_000 * number
+            readers = [name for name in names if name != server]
+            restart = [
+                fetch(at + 15_000 + 1000 * n, f"{server}1", server, r, took=15_000) for n, r in enumerate(readers)
+            ]
+            events = [*self.PRESENT, *restart]
+            assert judge(decisions, *events, now=at + 15_000 + SETTLE, hosts_serve=True) == {}
+            longer = [fetch(at + 31_000, f"{server}1", server, readers[0], took=15_000)]
+            assert list(judge(decisions, *events, *longer, now=at + 15_000 + SETTLE + 6000, hosts_serve=True)) == [
+                server
+            ]
+
+    def test_a_rolling_restart_that_takes_long_clears_all_from_the_second_host_on(self, decisions: Decisions) -> None:
+        first, second = self.reads("a", "b"), self.reads("bad", "b", executor="a1", server="a", start=2 * MINUTE)
+        found = decisions.judge(
+            [*self.PRESENT, *first, findings(SETTLE + 2), *second, findings(2 * MINUTE + SETTLE + 2)], hosts_serve=True
+        )
+        assert list(map(list, found)) == [["bad"], []]
 
     def test_reads_that_fail_after_the_executor_was_lost_charge_nobody(self, decisions: Decisions) -> None:
         """Its host has another one, or it was started again."""
         for number, reason in ((2, "Command exited with code 137"), (3, "Executor killed by driver.")):
-            lost = [*self.PRESENT, remove(1000, "bad1", reason), add(1000 * number, "bad2", "bad")]
-            reads = [fetch(16_000, "bad1", "bad", reader) for reader in "ab"]
-            assert judge(decisions, *lost, *reads, now=16_000 + SETTLE) == {}
+            gone = [*self.PRESENT, remove(1000, "bad1", reason), add(1000 * number, "bad2", "bad")]
+            assert judge(decisions, *gone, *self.reads("a", "b", start=16_000), now=16_002 + SETTLE) == {}
 
     def test_a_service_that_outlives_its_executors_is_charged_while_the_host_is_there(
         self, decisions: Decisions
     ) -> None:
-        reads = [fetch(0, "bad0", "bad", reader) for reader in "ab"]
-        assert list(judge(decisions, *self.PRESENT, *reads, now=SETTLE, hosts_serve=True)) == ["bad"]
+        reads = self.reads("a", "b", executor="bad0")
+        assert list(judge(decisions, *self.PRESENT, *reads, now=SETTLE + 2, hosts_serve=True)) == ["bad"]
         gone = remove(5000, "bad1", "worker lost")
-        assert judge(decisions, *self.PRESENT, *reads, gone, now=SETTLE, hosts_serve=True) == {}
+        assert judge(decisions, *self.PRESENT, *reads, gone, now=SETTLE + 2, hosts_serve=True) == {}
 
     def test_a_host_that_cannot_read_from_anybody_charges_nobody(self, decisions: Decisions) -> None:
-        reads = [fetch(0, f"{host}1", host, "bad") for host in "abc"]
-        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE) == {}
+        reads = [it for host in "abc" for it in self.reads("bad", executor=f"{host}1", server=host)]
+        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE + 2) == {}
+
+    def test_two_readers_with_a_bad_network_charge_nobody(self, decisions: Decisions) -> None:
+        """Neither if they could not read from several hosts, nor if most others could in the same attempt."""
+        many = [add(0, f"m{n}", f"h{n}") for n in range(30)]
+        reads = self.reads("h1", "h2", executor="m0", server="h0")
+        assert list(judge(decisions, *many, *reads, now=SETTLE + 2)) == ["h0"]
+        further = [it for n in (3, 4, 5) for it in self.reads("h1", "h2", executor=f"m{n}", server=f"h{n}")]
+        assert judge(decisions, *many, *reads, *further, now=SETTLE + 2) == {}
+        others = [ok(5000, n, f"h{n}", took=5000) for n in range(3, 6)]
+        assert judge(decisions, *many, *others, *reads, now=SETTLE + 2) == {}
+        assert list(judge(decisions, *many, *others[:2], *reads, now=SETTLE + 2)) == ["h0"]
+        next_attempt = [ok(5000, n, f"h{n}", took=4998) for n in range(3, 6)]
+        assert list(judge(decisions, *many, *next_attempt, *reads, now=SETTLE + 2)) == ["h0"]
+
+    def test_a_reader_with_a_bad_network_does_not_clear_a_host_that_serves_nobody(self, decisions: Decisions) -> None:
+        reads = [it for host in "bc" for it in self.reads("a", executor=f"{host}1", server=host)]
+        more = [*self.PRESENT, add(0, "d1", "d")]
+        assert list(judge(decisions, *more, *self.reads("b", "c"), *reads, now=SETTLE + 2)) == ["bad"]
 
     def test_a_network_that_fails_everywhere_charges_nobody(self, decisions: Decisions) -> None:
         names = ["bad", "a", "b", "c"]
-        reads = [fetch(0, f"{server}1", server, reader) for server in names for reader in names if reader != server]
-        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE) == {}
+        reads = [it for host in names for it in self.reads(*(set(names) - {host}), executor=f"{host}1", server=host)]
+        assert judge(decisions, *self.PRESENT, *reads, now=SETTLE + 2) == {}
 
     def test_a_finding_ends_soon_after_the_last_failure(self, decisions: Decisions) -> None:
-        reads = [fetch(0, "bad1", "bad", reader) for reader in "ab"]
-        script = [*self.PRESENT, *reads, findings(SETTLE + FRESH - 1), findings(SETTLE + FRESH)]
+        end = 2 + SETTLE + FRESH
+        script = [*self.PRESENT, *self.reads("a", "b"), findings(end - 1), findings(end)]
         assert [list(found) for found in decisions.judge(script)] == [["bad"], []]
 
 
@@ -431,7 +523,7 @@ def test_the_memory_is_bounded(decisions: Decisions) -> None:
     script: list[Event] = [*retried(range(3), "bad", ["a", "b"])]
     for n in range(60_000):
         script += [fail(n // 10, n, f"h{n % 5000}", stage=n % 1000 + 1), fetch(n // 10, f"e{n}", f"h{n % 5000}", "x")]
-        script.append(add(n // 10, f"e{n}", f"h{n % 5000}"))
+        script += [add(n // 10, f"e{n}", f"h{n % 5000}"), lost(n // 10, n, f"e{n // 100}")]
     assert judge(decisions, *script, now=6000) == {}
     one_stage = [fail(0, n, f"h{n}") for n in range(MAX_FAILED * 5)]
     kept = [ok(1, n, f"h{n + 1}") for n in range(MAX_FAILED * 5)]

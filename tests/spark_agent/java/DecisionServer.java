@@ -289,7 +289,8 @@ public final class DecisionServer {
       else if (it[0].equals("fail")) judge.taskFailed(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], it[5], it[6], Long.parseLong(it[7]), now, now);
       else if (it[0].equals("add")) judge.executorAdded(it[2], it[3], now);
       else if (it[0].equals("remove")) judge.executorRemoved(it[2], it[3], now);
-      else if (it[0].equals("fetch")) judge.fetchFailed(it[2], it[3], it[4], now);
+      else if (it[0].equals("fetch")) judge.fetchFailed(Integer.parseInt(it[2]), it[3], it[4], it[5], Long.parseLong(it[6]), now, now);
+      else if (it[0].equals("lost")) judge.taskLost(Integer.parseInt(it[2]), Integer.parseInt(it[3]), it[4], now);
       else {
         judge.findings(DecisionServer::nodeOf, now).forEach((node, reason) -> out.append(node + "\t" + reason + "\n"));
         out.append(".\n");

@@ -1,6 +1,8 @@
 package blocklist.spark;
 
+import java.io.IOException;
 import java.lang.reflect.Field;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -12,6 +14,19 @@ import java.util.TreeMap;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import org.apache.spark.ExceptionFailure;
+import org.apache.spark.Success$;
+import org.apache.spark.TaskEndReason;
+import org.apache.spark.TaskResultLost$;
+import org.apache.spark.scheduler.AccumulableInfo;
+import org.apache.spark.scheduler.ExecutorDecommissionState;
+import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.apache.spark.scheduler.SparkListenerTaskStart;
+import org.apache.spark.scheduler.TaskInfo;
+import org.apache.spark.scheduler.TaskLocality;
+import org.apache.spark.scheduler.TaskScheduler;
+import scala.Option;
+import scala.collection.immutable.List$;
 
 /* Facts of the agent's classes, those in the arguments: a line for each, its name, a tab, and `true` or what is wrong. */
 public final class FactProgram {
@@ -39,6 +54,9 @@ public final class FactProgram {
     if (fact.equals("an agent that observes says what it would do, and refuses nothing")) return saysWhatItWouldDo();
     if (fact.equals("an agent that is off acknowledges nothing")) return Report.acknowledged(snapshot(Mode.OFF)) == -1 && Report.acknowledged(snapshot(Mode.OBSERVE)) == 5;
     if (fact.equals("a slip in the mode does less, not more")) return modes();
+    if (fact.equals("what fails on an executor that is being decommissioned blames nobody"))
+      return Observed.ignoresDecommissioned();
+    if (fact.equals("a task is slow once its copy has ended first")) return Observed.copyEndsFirst();
     throw new IllegalArgumentException(fact);
   }
 
@@ -60,6 +78,54 @@ public final class FactProgram {
     String would = fields.get("would");
     return fields.get("refused").equals("{}") && fields.get("mode").equals("\"observe\"") && would.contains("\"n1\":\"would close host n1 and kill its 3 running tasks.\"")
       && would.contains("\"n2\":\"would refuse: ") && Report.fields("app", snapshot(Mode.APPLY)).get("would").equals("{}");
+  }
+
+  /* A class of its own: it needs Spark's, which one of the JVMs does not have. */
+  private static final class Observed {
+    /* Of three tasks on the host h1 that were speculated: one has a copy that ended first, one ends first, one's copy fails. */
+    static boolean copyEndsFirst() {
+      SparkObserver observer = new SparkObserver(true);
+      for (int index = 0; index < 3; index++) {
+        observer.onTaskStart(new SparkListenerTaskStart(7, 0, task(index, "h1", false)));
+        observer.onTaskStart(new SparkListenerTaskStart(7, 0, task(index, "h2", true)));
+      }
+      boolean started = observer.drain().isEmpty();
+      observer.onTaskEnd(ended(Success$.MODULE$, task(0, "h2", true)));
+      observer.onTaskEnd(ended(Success$.MODULE$, task(1, "h1", false)));
+      observer.onTaskEnd(ended(Success$.MODULE$, task(1, "h2", true)));
+      observer.onTaskEnd(ended(TaskResultLost$.MODULE$, task(2, "h2", true)));
+      return started && observer.drain().equals(Collections.singletonList(new EvidenceCollector.Observation(EvidenceCollector.Observation.SLOW, "h1", "7.0", 0)));
+    }
+
+    static boolean ignoresDecommissioned() throws InterruptedException {
+      FailureListener one = swallowing("1");
+      FailureListener none = swallowing("2");
+      Thread.sleep(FailureJudge.LASTING + 10);
+      return one.findings(host -> host).isEmpty() && none.findings(host -> host).keySet().equals(Collections.singleton("bad"));
+    }
+
+    /* Each task fails on the executor 1 and succeeds elsewhere; this executor is being decommissioned. */
+    private static FailureListener swallowing(String decommissioned) {
+      TaskScheduler scheduler = (TaskScheduler) Proxy.newProxyInstance(TaskScheduler.class.getClassLoader(), new Class<?>[] {TaskScheduler.class},
+        (proxy, method, arguments) -> Option.apply(arguments[0].equals(decommissioned) ? new ExecutorDecommissionState(0, Option.empty()) : null));
+      FailureListener listener = new FailureListener(false, scheduler);
+      for (int index = 0; index < 4; index++) {
+        listener.onTaskEnd(ended(new ExceptionFailure(new IOException("wanted"), List$.MODULE$.<AccumulableInfo>empty(), false), task(index, "bad", false)));
+        listener.onTaskEnd(ended(Success$.MODULE$, task(index, index % 2 == 0 ? "h2" : "h3", false)));
+      }
+      return listener;
+    }
+
+    /* One after the other; the executor has the number of the host. */
+    private static TaskInfo task(int index, String host, boolean speculative) {
+      TaskInfo task = new TaskInfo(index, index, 0, index, 10 * index, host.equals("bad") ? "1" : host, host, TaskLocality.ANY(), speculative);
+      task.finishTime_$eq(10 * index);
+      return task;
+    }
+
+    private static SparkListenerTaskEnd ended(TaskEndReason reason, TaskInfo task) {
+      return new SparkListenerTaskEnd(7, 0, "ResultTask", reason, task, null, null);
+    }
   }
 
   private static boolean modes() {

@@ -1,11 +1,13 @@
 package blocklist.spark;
 
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
@@ -24,9 +26,13 @@ import java.util.regex.Pattern;
  * times the share of failures on all others. A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
  *
  * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
- * may have one cause, such as a machine that leaves. They are ten times as many as on another host, and at least as many as
- * there are other hosts with one. Fetches: MIN_READERS other hosts could not read from the host, and its executor is still
- * there SETTLE later; at most a tenth of the other hosts may have the same.
+ * may have one cause, such as a machine that leaves. All tasks that ran on them have succeeded on other hosts since: one
+ * of them may have ended the executor, and would do so anywhere. They are ten times as many as on another host, and at
+ * least as many as there are other hosts with one.
+ *
+ * <p>Fetches: MIN_READERS other hosts could not read from the host, at least as many as could in the same attempts of
+ * stages, and again in an attempt after the first failure; its executor is still there SETTLE later. At most a tenth of
+ * the other hosts may have the same, and a host that cannot read from more than that does not count as a reader.
  *
  * <p>Memory: MAX_ENDS times RECENT ends of tasks (or those of one stage, if that has more hosts), MAX_STAGES times MAX_FAILED
  * failed partitions, MAX_EVENTS losses and as many fetches, and the live executors.
@@ -54,6 +60,10 @@ final class FailureJudge {
   static final int MAX_FAILED = 200;
   static final int MAX_EVENTS = 1000;
   static final int MAX_EXECUTORS = 50000;
+  /** Lost tasks of one executor that are remembered. */
+  static final int MAX_LOST = 64;
+  /** Spark's events about the tasks of a lost executor come just before or after that of the executor. */
+  static final long LOST_TASKS = 1000;
   private static final int MAX_ERROR = 80;
   private static final int SUCCEEDED = -1;
   private static final int IGNORED = -2;
@@ -81,6 +91,12 @@ final class FailureJudge {
       what[next] = partition;
       next = (next + 1) % RECENT;
       size = Math.min(size + 1, RECENT);
+    }
+
+    /** Whether a task succeeded that began from {@code from} on and before {@code to}, by the driver's clock. */
+    boolean succeededSince(long from, long to) {
+      for (int i = 0; i < size; i++) if (what[i] == SUCCEEDED && launched[i] >= from && launched[i] < to) return true;
+      return false;
     }
 
     void ignoreFailures(LiveExecutor executor, long since) {
@@ -153,6 +169,8 @@ final class FailureJudge {
   private static final class LiveExecutor {
     final String host;
     final long since;
+    /** The stage and partition of each task that was lost with it. */
+    final List<int[]> lost = new ArrayList<>();
 
     LiveExecutor(String host, long since) {
       this.host = host;
@@ -161,11 +179,15 @@ final class FailureJudge {
   }
 
   private static final class Loss {
+    final String id;
     final LiveExecutor executor;
     final int code;
     final long at;
+    /** When its tasks had succeeded on other hosts; -1 if they have not yet. */
+    long proven = -1;
 
-    Loss(LiveExecutor executor, int code, long at) {
+    Loss(String id, LiveExecutor executor, int code, long at) {
+      this.id = id;
       this.executor = executor;
       this.code = code;
       this.at = at;
@@ -177,39 +199,68 @@ final class FailureJudge {
     int count = 0;
     long first = 0;
     long last = 0;
+    long latest = Long.MIN_VALUE / 2;
     int code = 0;
 
     void add(Loss loss) {
       if (count > 0 && loss.executor.since < last) return;
       if (count++ == 0) first = loss.at;
       last = loss.at;
+      latest = Math.max(latest, loss.proven);
       code = loss.code;
     }
   }
 
-  /** That a host could not read from an executor, when first and last. */
+  /** That tasks of a stage on one host could not read from an executor, when first and last. */
   private static final class Fetch {
+    final int stage;
     final String executor;
     final String server;
     final String reader;
     final long first;
     long last;
+    /** When the first of these tasks ended, and the first and the last of them began, by the driver's clock. */
+    long firstEnded = Long.MAX_VALUE;
+    long firstLaunched = Long.MAX_VALUE;
+    long lastLaunched = Long.MIN_VALUE;
 
-    Fetch(String executor, String server, String reader, long now) {
+    Fetch(int stage, String executor, String server, String reader, long now) {
+      this.stage = stage;
       this.executor = executor;
       this.server = server;
       this.reader = reader;
       first = now;
     }
+
+    void add(long launched, long ended, long now) {
+      last = now;
+      firstEnded = Math.min(firstEnded, ended);
+      firstLaunched = Math.min(firstLaunched, launched);
+      lastLaunched = Math.max(lastLaunched, launched);
+    }
   }
 
+  /** The reads from a node that failed. */
   private static final class Charges {
     final Set<String> readers = new HashSet<>();
+    /** Stage to its first failures: once one has ended, no further task of the same attempt begins. */
+    final Map<Integer, Fetch> stages = new HashMap<>();
     long latest = Long.MIN_VALUE / 2;
+    long firstEnded = Long.MAX_VALUE;
+    long lastLaunched = Long.MIN_VALUE;
+
+    void add(Fetch fetch, String reader) {
+      readers.add(reader);
+      stages.merge(fetch.stage, fetch, (one, other) -> one.firstEnded <= other.firstEnded ? one : other);
+      latest = Math.max(latest, fetch.last);
+      firstEnded = Math.min(firstEnded, fetch.firstEnded);
+      lastLaunched = Math.max(lastLaunched, fetch.lastLaunched);
+    }
   }
 
   private final boolean hostsServe;
-  private final Map<Integer, Stage> stages = new LinkedHashMap<>(16, 0.75f, true);
+  /** The one that was used longest ago comes first. */
+  private final Map<Integer, Stage> stages = new LinkedHashMap<>();
   private int ends = 0;
   private final Map<String, LiveExecutor> live = new LinkedHashMap<>();
   private final Deque<Loss> losses = new ArrayDeque<>();
@@ -235,18 +286,32 @@ final class FailureJudge {
     its.add(Math.max(0, partition), live.get(executor), launched, ended, now);
     stage.longest = Math.max(stage.longest, Math.min(ended - launched, MAX_WINDOW));
     its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
-    // A success before this failure, such as before the stage was retried, proves nothing.
-    stage.failed.put(partition, null);
-    if (stage.failed.size() > MAX_FAILED) removeFirst(stage.failed.keySet());
+    awaitSuccess(stage, partition);
     stage.lastFailure = now;
   }
 
+  /** A task was lost with its executor. */
+  void taskLost(int stageId, int partition, String executor, long now) {
+    LiveExecutor its = live.get(executor);
+    if (its == null) its = losses.stream().filter(loss -> loss.id.equals(executor)).map(loss -> loss.executor).findFirst().orElse(null);
+    if (its == null || its.lost.size() >= MAX_LOST) return;
+    its.lost.add(new int[] {stageId, partition});
+    awaitSuccess(stage(stageId, now), partition);
+  }
+
+  /** A success before now, such as before the stage was retried, proves nothing. */
+  private static void awaitSuccess(Stage stage, int partition) {
+    stage.failed.remove(partition);
+    stage.failed.put(partition, null);
+    if (stage.failed.size() > MAX_FAILED) removeFirst(stage.failed.keySet());
+  }
+
   /** A task on the host {@code reader} could not read what this executor has written on the host {@code server}. */
-  void fetchFailed(String executor, String server, String reader, long now) {
+  void fetchFailed(int stageId, String executor, String server, String reader, long launched, long ended, long now) {
     // It has left: Spark retries for some 15 s before a task fails.
     if (!hostsServe && !live.containsKey(executor)) return;
-    String key = executor + " " + server + " " + reader;
-    fetches.computeIfAbsent(key, each -> new Fetch(executor, server, reader, now)).last = now;
+    String key = stageId + " " + executor + " " + server + " " + reader;
+    fetches.computeIfAbsent(key, each -> new Fetch(stageId, executor, server, reader, now)).add(launched, ended, now);
     if (fetches.size() > MAX_EVENTS) removeFirst(fetches.keySet());
   }
 
@@ -265,7 +330,7 @@ final class FailureJudge {
       ignoreFailures(removed, now - LEAVING);
       return;
     }
-    losses.add(new Loss(removed, code, now));
+    losses.add(new Loss(executor, removed, code, now));
     if (losses.size() > MAX_EVENTS) losses.remove();
   }
 
@@ -306,13 +371,9 @@ final class FailureJudge {
 
   private void expire(long now) {
     losses.removeIf(loss -> now - loss.at >= LOSS_WINDOW);
-    fetches.values().removeIf(fetch -> now - fetch.last >= WINDOW);
-    for (Iterator<Stage> it = stages.values().iterator(); it.hasNext();) {
-      Stage stage = it.next();
-      if (now - stage.lastEnd < stage.window()) continue;
-      ends -= stage.hosts.size();
-      it.remove();
-    }
+    fetches.values().removeIf(fetch -> now - fetch.last >= LOSS_WINDOW);
+    // Not after its window: how long its tasks take is known once one has ended.
+    while (!stages.isEmpty() && now - stages.values().iterator().next().lastEnd >= MAX_WINDOW) removeOldestStage();
   }
 
   private void addTasks(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
@@ -406,22 +467,36 @@ final class FailureJudge {
 
   private void addLosses(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
     Map<String, Losses> byNode = new HashMap<>();
+    Map<String, Losses> proven = new HashMap<>();
     for (Loss loss : losses) {
       String node = nodeOf.apply(loss.executor.host);
-      if (node != null) byNode.computeIfAbsent(node, each -> new Losses()).add(loss);
+      if (node == null) continue;
+      if (loss.proven < 0 && now - loss.at >= LOST_TASKS && succeededElsewhere(loss, node, nodeOf)) loss.proven = now;
+      byNode.computeIfAbsent(node, each -> new Losses()).add(loss);
+      if (loss.proven >= 0) proven.computeIfAbsent(node, each -> new Losses()).add(loss);
     }
     int all = byNode.values().stream().mapToInt(its -> its.count).sum();
-    byNode.forEach((node, its) -> {
-      if (its.count < MIN_LOSSES || now - its.last >= EvidenceCollector.FINDING_TTL) return;
+    proven.forEach((node, its) -> {
+      if (its.count < MIN_LOSSES || now - its.latest >= EvidenceCollector.FINDING_TTL) return;
       Set<String> others = liveNodes(nodeOf, its.first);
       others.remove(node);
       int alike = byNode.size() - 1;
       others.removeAll(byNode.keySet());
       // Of many hosts some happen to have two, if a job ends executors wherever it runs.
-      boolean isMost = its.count >= alike && its.count * (others.size() + alike) >= 10 * (all - its.count);
+      boolean isMost = its.count >= alike && its.count * (others.size() + alike) >= 10 * (all - byNode.get(node).count);
       if (others.size() >= MIN_OTHERS && isMost)
         found.put(node, its.count + " executors exited one after the other, the last with code " + its.code + "; those on other hosts live on.");
     });
+  }
+
+  private boolean succeededElsewhere(Loss loss, String node, UnaryOperator<String> nodeOf) {
+    for (int[] task : loss.executor.lost) {
+      Stage stage = stages.get(task[0]);
+      Success success = stage == null ? null : stage.failed.get(task[1]);
+      String elsewhere = success == null ? null : nodeOf.apply(success.host);
+      if (elsewhere == null || elsewhere.equals(node)) return false;
+    }
+    return true;
   }
 
   private void addFetches(Map<String, String> found, UnaryOperator<String> nodeOf, long now) {
@@ -429,23 +504,50 @@ final class FailureJudge {
     Set<String> present = liveNodes(nodeOf, Long.MAX_VALUE);
     Set<String> charged = new HashSet<>();
     Map<String, Charges> settled = new HashMap<>();
+    Set<String> unable = unableReaders(nodeOf, present.size());
     for (Fetch fetch : fetches.values()) {
       String node = nodeOf.apply(fetch.server);
       String reader = nodeOf.apply(fetch.reader);
-      if (node == null || reader == null || node.equals(reader) || !present.contains(node)) continue;
+      if (node == null || reader == null || node.equals(reader) || !present.contains(node) || unable.contains(reader)) continue;
       charged.add(node);
-      if (now - fetch.first < SETTLE) continue;
-      Charges charges = settled.computeIfAbsent(node, each -> new Charges());
-      charges.readers.add(reader);
-      charges.latest = Math.max(charges.latest, fetch.last);
+      if (now - fetch.first >= SETTLE) settled.computeIfAbsent(node, each -> new Charges()).add(fetch, reader);
     }
     settled.forEach((node, its) -> {
       int alike = charged.size() - 1;
       int others = present.size() - charged.size();
       if (its.readers.size() < MIN_READERS || now - its.latest >= SETTLE + EvidenceCollector.FINDING_TTL) return;
+      // A service that is started again cannot be read for one attempt.
+      if (its.lastLaunched < its.firstEnded || ableReaders(node, its, nodeOf) > its.readers.size()) return;
       if (others >= MIN_OTHERS && alike * 10 <= others + alike)
         found.put(node, "Tasks on " + its.readers.size() + " other hosts could not read shuffle data from the host.");
     });
+  }
+
+  /** The nodes that cannot read from more than a tenth of the others, and more than one: their own network may be bad. */
+  private Set<String> unableReaders(UnaryOperator<String> nodeOf, int present) {
+    Map<String, Set<String>> servers = new HashMap<>();
+    for (Fetch fetch : fetches.values()) {
+      String node = nodeOf.apply(fetch.server);
+      String reader = nodeOf.apply(fetch.reader);
+      if (node != null && reader != null && !node.equals(reader)) servers.computeIfAbsent(reader, each -> new HashSet<>()).add(node);
+    }
+    servers.values().removeIf(its -> its.size() <= 1 || its.size() * 10 <= present);
+    return servers.keySet();
+  }
+
+  /** Number of other nodes on which a task succeeded that began in the same attempt of a stage as those that failed. */
+  private int ableReaders(String server, Charges charges, UnaryOperator<String> nodeOf) {
+    Set<String> able = new HashSet<>();
+    charges.stages.forEach((id, first) -> {
+      Stage stage = stages.get(id);
+      if (stage == null) return;
+      stage.hosts.forEach((host, its) -> {
+        String node = nodeOf.apply(host);
+        if (node != null && !node.equals(server) && its.succeededSince(first.firstLaunched, first.firstEnded)) able.add(node);
+      });
+    });
+    able.removeAll(charges.readers);
+    return able.size();
   }
 
   /** The nodes with an executor that has been there since before {@code since}. */
@@ -457,7 +559,9 @@ final class FailureJudge {
   }
 
   private Stage stage(int id, long now) {
-    Stage stage = stages.computeIfAbsent(id, each -> new Stage());
+    Stage before = stages.remove(id);
+    Stage stage = before == null ? new Stage() : before;
+    stages.put(id, stage);
     stage.lastEnd = now;
     while (stages.size() > MAX_STAGES || (ends > MAX_ENDS && stages.size() > 1)) removeOldestStage();
     return stage;

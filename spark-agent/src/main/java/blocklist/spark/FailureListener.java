@@ -5,6 +5,7 @@ import java.util.TreeMap;
 import java.util.function.UnaryOperator;
 import java.util.regex.Pattern;
 import org.apache.spark.ExceptionFailure;
+import org.apache.spark.ExecutorLostFailure;
 import org.apache.spark.FetchFailed;
 import org.apache.spark.SparkContext;
 import org.apache.spark.Success$;
@@ -16,10 +17,12 @@ import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskScheduler;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
+import org.apache.spark.storage.BlockManagerId;
 
 /**
- * Tells a FailureJudge what Spark's events say. Only exceptions of tasks count as failures: killed tasks, denied commits,
- * lost results and lost executors are nobody's fault, or not the task's; a lack of memory is the job's.
+ * Tells a FailureJudge what Spark's events say. Only exceptions of tasks count as failures: killed tasks, denied commits and
+ * lost results are nobody's fault, or not the task's; a lack of memory is the job's; and what fails on an executor that is
+ * being decommissioned may fail because of that.
  */
 final class FailureListener extends GuardedListener {
   /** The last line of a traceback of Python; the lines before, which are indented, may quote code with this word. */
@@ -28,28 +31,31 @@ final class FailureListener extends GuardedListener {
   private static final Pattern OUT_OF_MEMORY = Pattern.compile("(?m)^(?:Caused by: )?[\\w.$]*OutOfMemoryError\\b");
 
   private final FailureJudge judge;
+  private final TaskScheduler scheduler;
 
-  FailureListener(boolean hostsServe) {
+  FailureListener(boolean hostsServe, TaskScheduler scheduler) {
     super("This application reports no failing hosts any more, until its next start.");
     judge = new FailureJudge(hostsServe);
+    this.scheduler = scheduler;
   }
 
   /** Starts to listen; the executors that are there already count as added now. */
   static FailureListener start(SparkContext sc) {
-    FailureListener listener = new FailureListener("true".equals(sc.conf().get("spark.shuffle.service.enabled", "false")));
+    boolean hostsServe = "true".equals(sc.conf().get("spark.shuffle.service.enabled", "false"));
+    FailureListener listener = new FailureListener(hostsServe, sc.taskScheduler());
     sc.addSparkListener(listener);
-    listener.addPresent(sc.taskScheduler());
+    listener.addPresent();
     return listener;
   }
 
-  private void addPresent(TaskScheduler of) {
-    if (!(of instanceof TaskSchedulerImpl)) return;
-    TaskSchedulerImpl scheduler = (TaskSchedulerImpl) of;
+  private void addPresent() {
+    if (!(scheduler instanceof TaskSchedulerImpl)) return;
+    TaskSchedulerImpl its = (TaskSchedulerImpl) scheduler;
     Map<String, String> present = new TreeMap<>();
     try {
       // Not with this object's monitor.
-      synchronized (scheduler) {
-        for (scala.Tuple2<String, String> executor : Scala.each(scheduler.executorIdToHost().iterator())) present.put(executor._1(), executor._2());
+      synchronized (its) {
+        for (scala.Tuple2<String, String> executor : Scala.each(its.executorIdToHost().iterator())) present.put(executor._1(), executor._2());
       }
     } catch (Throwable t) {
       fail(t);
@@ -58,7 +64,19 @@ final class FailureListener extends GuardedListener {
   }
 
   public void onTaskEnd(SparkListenerTaskEnd event) {
-    guarded(() -> taskEnded(event));
+    boolean decommissioned;
+    try {
+      // Not with this object's monitor: it takes that of the scheduler.
+      decommissioned = event.reason() instanceof ExceptionFailure && isDecommissioned(event.taskInfo());
+    } catch (Throwable t) {
+      fail(t);
+      return;
+    }
+    if (!decommissioned) guarded(() -> taskEnded(event));
+  }
+
+  private boolean isDecommissioned(TaskInfo task) {
+    return task != null && scheduler.getExecutorDecommissionState(task.executorId()).isDefined();
   }
 
   public void onExecutorAdded(SparkListenerExecutorAdded event) {
@@ -96,8 +114,14 @@ final class FailureListener extends GuardedListener {
     } else if (reason instanceof FetchFailed) {
       FetchFailed failure = (FetchFailed) reason;
       // Null: where the data is was not known.
-      if (failure.bmAddress() != null) judge.fetchFailed(failure.bmAddress().executorId(), failure.bmAddress().host(), task.host(), now);
+      if (failure.bmAddress() != null) fetchFailed(event.stageId(), failure.bmAddress(), task, now);
+    } else if (reason instanceof ExecutorLostFailure) {
+      judge.taskLost(event.stageId(), task.partitionId(), task.executorId(), now);
     }
+  }
+
+  private void fetchFailed(int stageId, BlockManagerId server, TaskInfo task, long now) {
+    judge.fetchFailed(stageId, server.executorId(), server.host(), task.host(), task.launchTime(), task.finishTime(), now);
   }
 
   private static boolean isOutOfMemory(ExceptionFailure failure) {
