@@ -1,7 +1,8 @@
 """A host that swallows tasks: how many each application loses, with the blocklist and with Spark's HealthTracker alone.
 
-Two applications run the same job at the same time, and a third one afterwards. A task takes half a second, and on one
-host it fails after a second. With the blocklist, `spark.blocklist.reportEvidence` is the only setting.
+Two applications run the same job at the same time, and a third one afterwards; then one runs it alone, with a service
+for which one application suffices. A task takes half a second, and on one host it fails after a second. With the
+blocklist, `spark.blocklist.reportEvidence` is the only setting of an application.
 """
 
 import os
@@ -34,19 +35,22 @@ def run() -> list[Row]:
             samples: dict[str, list[list[float]]] = {OURS: [], PEER: []}
             for number in range(ROUNDS):
                 for name in sorted(samples, reverse=bool(number % 2)):
-                    samples[name].append(_sample(cluster, folder / f"{number}-{len(name)}", name))
+                    its = folder / f"{number}-{len(name)}"
+                    samples[name].append(_sample(cluster, its, name) + _alone(cluster, its / "alone", name))
     finally:
         os.sched_setaffinity(0, {GENERATOR_CORE})
     rows = (
         ("first failure of the second application to its last start on the host", "ms"),
         ("tasks that two applications lost", "tasks"),
         ("tasks that a third one lost", "tasks"),
+        ("first failure of one application alone to its last start on the host", "ms"),
+        ("tasks that one application alone lost", "tasks"),
     )
     return [Row(name=name, unit=unit, ours=OURS, samples=column(samples, i)) for i, (name, unit) in enumerate(rows)]
 
 
 def _sample(cluster: Cluster, folder: Path, contender: str) -> list[float]:
-    """One figure for each row."""
+    """One figure for each of the first three rows."""
     with ExitStack() as stack:
         url = stack.enter_context(systems.service(folder / "service")).url if contender == OURS else ""
         logs = [folder / name for name in ("first", "second", "third")]
@@ -62,6 +66,18 @@ def _sample(cluster: Cluster, folder: Path, contender: str) -> list[float]:
             third.run(JOB)
     first_two, last = [*map(event_log.attempts, logs[:2])], event_log.attempts(logs[2])
     return [_duration(first_two[1]), float(sum(map(_lost, first_two))), float(_lost(last))]
+
+
+def _alone(cluster: Cluster, folder: Path, contender: str) -> list[float]:
+    """One figure for each of the other rows."""
+    suffices = {"BLOCKLIST_EVIDENCE_APPLICATIONS": "1"}
+    with ExitStack() as stack:
+        url = stack.enter_context(systems.service(folder / "service", suffices)).url if contender == OURS else ""
+        with Application(_conf(cluster, folder / "log", contender), url) as application:
+            application.run(Job())
+            application.run(JOB)
+    attempts = event_log.attempts(folder / "log")
+    return [_duration(attempts), float(_lost(attempts))]
 
 
 def _conf(cluster: Cluster, log: Path, contender: str) -> dict[str, str]:
