@@ -22,6 +22,9 @@ FACTS: Final = (
     "a slip in the mode does less, not more",
     "a task is slow once its copy has ended first",
     "what fails on an executor that is being decommissioned blames nobody",
+    "an Error while an error is reported ends no loop and reaches nobody",
+    "a copy of the settings of a running application starts with excludeOnFailure",
+    "a service that cannot be reached knows no application that leaves",
 )
 WITHOUT_NAMES: Final = (
     "a client is made while a name server hangs",

@@ -3,6 +3,7 @@ package blocklist.spark;
 import java.io.IOException;
 import java.lang.reflect.Field;
 import java.lang.reflect.Proxy;
+import java.net.ServerSocket;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -11,10 +12,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Timer;
 import java.util.TreeMap;
+import java.util.concurrent.Callable;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.ExceptionFailure;
+import org.apache.spark.SparkConf;
 import org.apache.spark.Success$;
 import org.apache.spark.TaskEndReason;
 import org.apache.spark.TaskResultLost$;
@@ -57,6 +60,9 @@ public final class FactProgram {
     if (fact.equals("what fails on an executor that is being decommissioned blames nobody"))
       return Observed.ignoresDecommissioned();
     if (fact.equals("a task is slow once its copy has ended first")) return Observed.copyEndsFirst();
+    if (fact.equals("an Error while an error is reported ends no loop and reaches nobody")) return survivesErrors();
+    if (fact.equals("a copy of the settings of a running application starts with excludeOnFailure")) return forgetsLimits();
+    if (fact.equals("a service that cannot be reached knows no application that leaves")) return knowsOnlyIfReached();
     throw new IllegalArgumentException(fact);
   }
 
@@ -133,6 +139,68 @@ public final class FactProgram {
     Mode none = Settings.of(settings).mode;
     settings.put("mode", "obsrve");
     return none == Mode.APPLY && Settings.of(settings).mode == Mode.OBSERVE && Mode.APPLY.weaker(Mode.OFF) == Mode.OFF && Mode.OFF.weaker(Mode.APPLY) == Mode.OFF;
+  }
+
+  /* As after the jar has been overwritten: classes cannot be loaded any more. The job ends the JVM on each uncaught error. */
+  private static boolean survivesErrors() throws Exception {
+    final Semaphore runs = new Semaphore(0);
+    final Semaphore uncaught = new Semaphore(0);
+    Thread.setDefaultUncaughtExceptionHandler((thread, error) -> uncaught.release());
+    Loop loop = new Loop("blocklist-test", "be tested") {
+      long runOnce() {
+        runs.release();
+        throw new NoClassDefFoundError();
+      }
+
+      void onFailure() {
+        throw new NoClassDefFoundError();
+      }
+
+      void onEnd() {
+        throw new NoClassDefFoundError();
+      }
+    };
+    loop.start();
+    boolean again = runs.tryAcquire(2, 120, TimeUnit.SECONDS);
+    loop.close();
+    loop.join(120000);
+    return again && !uncaught.tryAcquire();
+  }
+
+  private static boolean knowsOnlyIfReached() throws Exception {
+    ServerSocket server = new ServerSocket(0);
+    boolean ifReached = isKnown(server.getLocalPort(), () -> {
+      server.accept().close();
+      return null;
+    });
+    server.close();
+    return ifReached && !isKnown(server.getLocalPort(), () -> null);
+  }
+
+  /* Whether the service may know an application whose registration has failed. */
+  private static boolean isKnown(int port, Callable<Void> serve) throws Exception {
+    final Semaphore failed = new Semaphore(0);
+    ReportSource agent = (ReportSource) Proxy.newProxyInstance(FactProgram.class.getClassLoader(), new Class<?>[] {ReportSource.class}, (proxy, method, arguments) -> {
+      if (method.getName().equals("onMode")) failed.release();
+      return method.getName().equals("minNodes") ? (Object) 0 : method.getName().equals("mode") ? Mode.APPLY : null;
+    });
+    Map<String, String> settings = Collections.singletonMap("url", "http://127.0.0.1:" + port);
+    ReportLoop loop = new ReportLoop(new ServiceClient(Settings.of(settings), "test", new Timer(true)), agent, "app", "s1", TreeMap::new);
+    loop.start();
+    serve.call();
+    if (!failed.tryAcquire(120, TimeUnit.SECONDS)) throw new IllegalStateException("it has not failed");
+    Field known = ReportLoop.class.getDeclaredField("known");
+    known.setAccessible(true);
+    boolean found = known.getBoolean(loop);
+    loop.close();
+    return found;
+  }
+
+  private static boolean forgetsLimits() {
+    SparkConf conf = new SparkConf(false).set("spark.excludeOnFailure.task.maxTaskAttemptsPerNode", String.valueOf(Integer.MAX_VALUE));
+    conf.set("spark.excludeOnFailure.stage.maxFailedExecutorsPerNode", "3");
+    TrackerSlot.forgetLimits(conf);
+    return !conf.contains("spark.excludeOnFailure.task.maxTaskAttemptsPerNode") && conf.get("spark.excludeOnFailure.stage.maxFailedExecutorsPerNode").equals("3");
   }
 
   private static boolean reportStartsNoLookup() throws Exception {

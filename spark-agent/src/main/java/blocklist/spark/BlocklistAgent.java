@@ -61,9 +61,9 @@ public final class BlocklistAgent implements ReportSource {
   private final EvidenceCollector evidence = new EvidenceCollector();
   private SparkObserver observer = null;
   private FailureListener failures = null;
-  private final SparkListener ends = new SparkListener() {
+  private final SparkListener ends = new GuardedListener("The agent did not end with the application.") {
     public void onApplicationEnd(SparkListenerApplicationEnd event) {
-      close();
+      guarded(BlocklistAgent.this::close);
     }
   };
   private int starts = 0;

@@ -32,9 +32,14 @@ public final class BlocklistListener extends SparkListener {
   /** A second attempt, for a Spark that does not name the context that it makes. */
   public void onApplicationStart(SparkListenerApplicationStart event) {
     if (done) return;
-    Thread late = new Thread(this::startLate, "blocklist-start");
-    late.setDaemon(true);
-    late.start();
+    try {
+      Thread late = new Thread(this::startLate, "blocklist-start");
+      late.setDaemon(true);
+      late.start();
+    } catch (Throwable t) {
+      // An Error, such as that of too many threads, would end the application.
+      LOG.warn("The agent is not started.", t);
+    }
   }
 
   private void startLate() {

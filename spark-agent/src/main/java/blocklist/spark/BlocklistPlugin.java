@@ -43,6 +43,7 @@ public final class BlocklistPlugin implements SparkPlugin {
       sc = context;
       try {
         for (String list : LISTS) hideIn(context.conf(), list);
+        TrackerSlot.forgetLimits(context.conf());
       } catch (Throwable t) {
         LOG.warn("Executors load the plugin, too: they need the jar.", t);
       }

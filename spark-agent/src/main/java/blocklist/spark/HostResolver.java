@@ -101,7 +101,12 @@ final class HostResolver implements HostDirectory {
       // A failed refresh keeps what was known.
       if (!failed || lookup.names == null) lookup.names = found;
       lookup.refreshAt = Times.monotonic() + (failed ? FAILED_TTL : TTL);
-      onResolved.run();
+      try {
+        onResolved.run();
+      } catch (Throwable t) {
+        // A handler of uncaught exceptions may end the driver. The names are put in force once they are looked up again.
+        lookup.refreshAt = Times.monotonic() + FAILED_TTL;
+      }
     });
   }
 

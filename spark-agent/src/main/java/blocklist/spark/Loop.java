@@ -6,7 +6,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * A daemon thread that does the same again and again. A failure is logged once, is visible in {@code lastError}, and is
- * retried with increasing, random delays; nothing ends the loop but {@code close}.
+ * retried with increasing, random delays; nothing ends the loop but {@code close}. Nothing is thrown either: the job, or
+ * Spark, may have a handler of uncaught exceptions that ends the driver.
  */
 abstract class Loop {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist");
@@ -67,10 +68,11 @@ abstract class Loop {
   }
 
   private void run() {
+    runUntilClosed();
     try {
-      runUntilClosed();
-    } finally {
       onEnd();
+    } catch (Throwable t) {
+      // The service may then list this application as lapsed.
     }
   }
 
@@ -92,18 +94,29 @@ abstract class Loop {
   }
 
   private void onError(Throwable t) {
-    lastError = t.getMessage() == null ? t.toString() : t.getMessage();
-    if (failures == 0) LOG.warn("The agent cannot {} and tries again: {}", what, lastError);
-    LOG.debug("The agent cannot {}.", what, t);
     failures++;
-    onFailure();
     long delay = Math.min(MAX_DELAY, 500L << Math.min(failures, 10));
-    long retryAfter = t instanceof ServiceClient.HttpException ? 1000 * ((ServiceClient.HttpException) t).retryAfter : 0;
+    long retryAfter = 0;
+    try {
+      retryAfter = report(t);
+    } catch (Throwable further) {
+      // No memory for the message, or a class cannot be loaded because the jar has been overwritten.
+      lastError = "an error that cannot be reported";
+    }
     try {
       pause(Math.max(retryAfter, (long) (delay * (0.5 + Math.random() / 2))), false);
     } catch (InterruptedException e) {
       closed = true;
     }
+  }
+
+  /** Returns the milliseconds to wait at least. */
+  private long report(Throwable t) {
+    lastError = t.getMessage() == null ? t.toString() : t.getMessage();
+    if (failures == 1) LOG.warn("The agent cannot {} and tries again: {}", what, lastError);
+    LOG.debug("The agent cannot {}.", what, t);
+    onFailure();
+    return t instanceof ServiceClient.HttpException ? 1000 * ((ServiceClient.HttpException) t).retryAfter : 0;
   }
 
   private void pause(long millis, boolean untilWoken) throws InterruptedException {

@@ -2,6 +2,8 @@ package blocklist.spark;
 
 import java.io.IOException;
 import java.io.Reader;
+import java.net.ConnectException;
+import java.net.UnknownHostException;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
@@ -127,8 +129,16 @@ final class ReportLoop extends Loop {
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
     if (agent.mode() != Mode.APPLY) body.put(MODE, Json.text(agent.mode().text()));
     if (client.cluster().length() > 0) body.put("cluster", Json.text(client.cluster()));
+    boolean before = known;
     known = true;
-    ServiceClient.Response<?> response = client.send("PUT", path, Json.object(body), null, 0, null);
+    ServiceClient.Response<?> response;
+    try {
+      response = client.send("PUT", path, Json.object(body), null, 0, null);
+    } catch (ConnectException | UnknownHostException e) {
+      // It has received nothing: the end of the application need not wait for it.
+      known = before;
+      throw e;
+    }
     if (response.status == 409) {
       fence();
       return;

@@ -173,8 +173,8 @@ final class ServiceClient {
       Thread thread = new Thread(() -> {
         try {
           connection.disconnect();
-        } catch (RuntimeException e) {
-          LOG.debug("A connection to the service cannot be closed.", e);
+        } catch (Throwable t) {
+          LOG.debug("A connection to the service cannot be closed.", t);
         }
       }, "blocklist-disconnect");
       thread.setDaemon(true);

@@ -3,6 +3,7 @@ package blocklist.spark;
 import java.lang.reflect.Field;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.HealthTracker;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
@@ -80,6 +81,14 @@ final class TrackerSlot {
       if (!limits.containsKey(limit)) limits.put(limit, sc.conf().getOption(limit));
       sc.conf().set(limit, String.valueOf(Integer.MAX_VALUE));
     }
+  }
+
+  /**
+   * Remove the raised limits from the configuration of a new application, which has them if it is a copy of the one of an
+   * application that ran: Spark would not start it with excludeOnFailure.
+   */
+  static void forgetLimits(SparkConf conf) {
+    for (String limit : LIMITS) if (conf.get(limit, "").equals(String.valueOf(Integer.MAX_VALUE))) conf.remove(limit);
   }
 
   private void lowerLimits() {
