@@ -35,11 +35,13 @@ def proposed(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
 def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
+    from blocklist.detection.session import JAVA_OPTIONS
+
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are whatever `python3` is
     conf: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": archive_option(),
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:+UseSerialGC {archive_option()}",
         # The JVM may be there already, begun by others somewhere else.
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": "2",
