@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from typing import Final
 
 from blocklist import PERMANENT
@@ -139,8 +140,9 @@ def wrong_table(connection: Connection, chance: random.Random) -> None:
 
 
 def hostile_list(connection: Connection, chance: random.Random) -> None:
-    """A valid table: any host may have any block or none, for ever or for a moment."""
-    _respond(connection, "200 OK", _table(chance), f'ETag: "{chance.randrange(1000)}"')
+    """A valid table: any host may have any block or none, for ever or for a moment. Its clock jumps by centuries."""
+    date = formatdate(chance.choice([0, time.time(), time.time() + 3_600, 2**37]), usegmt=True)
+    _respond(connection, "200 OK", _table(chance), f'ETag: "{chance.randrange(1000)}"', f"Date: {date}")
 
 
 def _empty_table(connection: Connection, chance: random.Random) -> None:
