@@ -24,6 +24,7 @@ GROUPS = {
 }
 LONG = {
     "estate": "Tens of thousands of drivers on three replicas: one block, and restarts.",
+    "executors": "A driver of 2 GB with 2,000 executors, half of them on blocked hosts.",
     "flink": "Time until a block is in force in Flink, evacuation, renewals, and memory of the bridge.",
     "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, start, memory; Spark jobs.",
     "detection-speed": "Throughput of reading event logs.",
