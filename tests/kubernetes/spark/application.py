@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -43,7 +43,7 @@ ROLE: Final[tuple[Json, ...]] = (
         "verbs": ["create", "get", "list", "patch", "delete"],
     },
 )
-"""What docs/kubernetes.md gives Spark's drivers: nothing of it is for the agent alone."""
+"""What docs/kubernetes-spark.md (Permissions) gives Spark's drivers: nothing of it is for the agent alone."""
 _FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _RESULT: Final = re.compile(r"ROUND (\d+)(.*)\n")
 
@@ -122,6 +122,7 @@ class Application:
     """A running application, in client or in cluster mode.
 
     `pool` is the value of the nodes' label `pool` that its pods select. `token` is that of the ServiceAccount `spark`.
+    In cluster mode the driver's image may be another one, with the Spark at `driver_home`.
     """
 
     def __init__(
@@ -135,17 +136,21 @@ class Application:
         pool: str,
         cluster_mode: bool,
         conf: Mapping[str, object],
+        driver_home: Path | None = None,
     ) -> None:
         self.folder, self.namespace = folder, namespace
         self._spark, self._kubelets, self._cluster_mode = spark, kubelets, cluster_mode
         self._results, self._commands = folder / "results", folder / "commands"
         self._received = 0
         self.image = f"spark-{namespace}-{folder.name}"
+        driver_image = f"{self.image}-driver"
         kubelets.images[self.image] = spark.image(kubelets.hosts)
+        kubelets.images[driver_image] = replace(spark, home=driver_home or spark.home).image(kubelets.hosts)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "log4j2.properties").write_text(LOGGING)
         lines = {
             **_defaults(kubelets.cluster, folder, namespace, self.image, pool),
+            "spark.kubernetes.driver.container.image": driver_image,
             **(_cluster_mode if cluster_mode else _client_mode)(kubelets.cluster, token),
             **conf,
         }
@@ -232,6 +237,10 @@ class Application:
         """The Unix times in ms at which tasks were started in a network, such as `127.0.100.`."""
         return [at for at, address in self.starts() if address.startswith(network)]
 
+    def drivers(self) -> list[Json]:
+        """The pod of its driver, in cluster mode."""
+        return self._pods("driver")
+
     def executors(self) -> list[Json]:
         """The pods of its executors that are not to end, by name."""
         return [pod for pod in self._pods("executor") if "deletionTimestamp" not in pod["metadata"]]
@@ -268,7 +277,7 @@ class Application:
         with self._kubelets.cluster.api() as api:
             path = f"/api/v1/namespaces/{self.namespace}/pods"
             found = api.get(path, params={"labelSelector": f"spark-role={role}"}).raise_for_status().json()["items"]
-        return [pod for pod in found if pod["spec"]["containers"][0]["image"] == self.image]
+        return [pod for pod in found if pod["spec"]["containers"][0]["image"].removesuffix("-driver") == self.image]
 
     def _driver_phase(self) -> str:
         return next((str(pod["status"]["phase"]) for pod in self._pods("driver")), "")
@@ -286,7 +295,7 @@ class Application:
 
 
 def obeying(url: str, **settings: object) -> dict[str, object]:
-    """The settings with which an application obeys the service: nothing else is needed. None removes one."""
+    """The lines of docs/kubernetes-spark.md with which an application obeys, and nothing else. None removes one."""
     return {
         "spark.driver.extraClassPath": JAR,
         "spark.plugins.defaultList": PLUGIN,

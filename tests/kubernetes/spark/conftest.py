@@ -78,7 +78,9 @@ def start(
     with ExitStack() as stack:
         count = 0
 
-        def started(*, cluster_mode: bool = False, token: str = "", **settings: object) -> Application:
+        def started(
+            *, cluster_mode: bool = False, token: str = "", driver_home: Path | None = None, **settings: object
+        ) -> Application:
             nonlocal count
             count += 1
             application = Application(
@@ -90,6 +92,7 @@ def start(
                 pool=pool.name,
                 cluster_mode=cluster_mode,
                 conf=obeying(service.url, **settings),
+                driver_home=driver_home,
             )
             return stack.enter_context(application)
 

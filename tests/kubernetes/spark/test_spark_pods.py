@@ -7,12 +7,16 @@ from typing import Final
 
 import pytest
 
-from tests.applications.application import LISTENER
+from tests.applications.application import JAR, LISTENER
 from tests.applications.conftest import Service
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster, Json
-from tests.kubernetes.spark.application import ROLE, template
+from tests.kubernetes.kubelets import STRATEGIC
+from tests.kubernetes.manager import manager_process
+from tests.kubernetes.pods import make_pod, pod_phase
+from tests.kubernetes.spark.application import ROLE, Application, Spark, template
 from tests.kubernetes.spark.conftest import EVACUATE, Pool, StartApplication
+from tests.spark_versions import spark_with_jar
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -34,11 +38,19 @@ def required(pod: Json) -> list[Json]:
 
 
 def test_in_cluster_mode_dynamic_allocation_avoids_a_node_that_was_blocked_before_the_start(
-    service: Service, start: StartApplication, pool: Pool
+    service: Service,
+    service_process: ServiceProcess,
+    start: StartApplication,
+    pool: Pool,
+    spark: Spark,
+    cluster: Cluster,
+    tmp_path: Path,
 ) -> None:
+    """The jar is in the driver's image alone, and no line for it. The manager knows the driver's pod."""
     a, b, c = (pool.add(cpu="3") for _ in range(3))
     service.put(b)
-    application = start(cluster_mode=True, **_DYNAMIC)
+    with_jar = spark_with_jar(spark.home, JAR, tmp_path / "spark")
+    application = start(cluster_mode=True, driver_home=with_jar, spark__driver__extraClassPath=None, **_DYNAMIC)
     assert application.round().hosts <= {a, c}
     service.await_listener()
     assert not application.starts_on(pool.networks[b])
@@ -49,7 +61,28 @@ def test_in_cluster_mode_dynamic_allocation_avoids_a_node_that_was_blocked_befor
     service.block(c)
     assert application.round().hosts == {b}
     assert {*application.nodes()} <= {b}
-    application.end()
+    shows_jobs(application, service, service_process, cluster, tmp_path)
+
+
+def shows_jobs(
+    application: Application, service: Service, process: ServiceProcess, cluster: Cluster, folder: Path
+) -> None:
+    """The manager reports drivers' pods while they run; one without an agent is a job that does not obey."""
+    namespace = application.namespace
+    with cluster.api() as api:
+        [driver] = application.drivers()
+        labels = {"spark-role": "driver", "spark-app-selector": "spark-none", "spark-app-name": "none"}
+        make_pod(api, namespace, "none", "sleep", "600", labels=labels)
+        wait_until(lambda: pod_phase(api, namespace, "none") == "Running", seconds=120)
+        ran_before = {"status": {"startTime": driver["status"]["startTime"]}}
+        api.patch(f"/api/v1/namespaces/{namespace}/pods/none/status", json=ran_before, headers=STRATEGIC)
+        own = f"{driver['metadata']['labels']['spark-app-name']}, pod {namespace}/{driver['metadata']['name']}"
+        with manager_process(folder, cluster, process):
+            other = f"none, pod {namespace}/none"
+            wait_until(lambda: service.agents() == {other: "none", own: "live"}, seconds=120)
+            api.delete(f"/api/v1/namespaces/{namespace}/pods/none").raise_for_status()
+            application.end()
+            wait_until(lambda: not service.agents(), seconds=120)
 
 
 def test_a_lost_executor_comes_back_elsewhere_with_the_users_template(
