@@ -79,7 +79,7 @@ def receiving_mail() -> Iterator[tuple[int, list[str]]]:
         daemon_threads = True
 
     with Server(("127.0.0.1", 0), Session) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield server.server_address[1], messages
