@@ -25,7 +25,10 @@ from tests.integration.test_claims import claim
 from tests.postgres import PostgresServer
 
 pytestmark = [
-    pytest.mark.databases("postgresql", "pgbouncer-transaction", "pgbouncer-session"),
+    # In session mode a pool differs from the server in the number of sessions: the writers below use the most.
+    pytest.mark.databases(
+        "postgresql", "pgbouncer-transaction", pytest.param("pgbouncer-session", marks=pytest.mark.long)
+    ),
     pytest.mark.xdist_group("replicas"),
 ]
 
@@ -118,6 +121,7 @@ class TestWriting:
         assert list(problem_of(client_b.put("/blocklist/nodes", json=both), 409)["blockedNodes"]) == [f"{node_id}-2"]
         assert client_a.get(f"/blocklist/nodes/{node_id}-1").status_code == 404
 
+    @pytest.mark.databases("postgresql", "pgbouncer-transaction", "pgbouncer-session")
     def test_concurrent_writers_at_all_replicas_produce_one_log(self, start_replicas: StartReplicas) -> None:
         """Each answer of three replicas has its own revision, and the log has exactly these changes."""
         clients = start_replicas(3).clients
