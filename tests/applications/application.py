@@ -310,7 +310,7 @@ class Application:
 
 
 def obeying(url: str, **settings: object) -> dict[str, str | None]:
-    """The settings with which an application obeys the service: nothing else is needed. None removes one."""
+    """The lines of docs/spark.md with which an application obeys: nothing else is needed. None removes one."""
     return {
         "spark.driver.extraClassPath": str(JAR),
         "spark.plugins.defaultList": PLUGIN,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -119,11 +120,11 @@ StartApplication = Callable[..., Application]
 
 @pytest.fixture
 def start(spark: Installation, cluster: Cluster, service: Service, tmp_path: Path) -> Iterator[StartApplication]:
-    """Start an application of a kind; `url` is the test service's if not given. What still runs is killed."""
+    """Start an application of a kind; what still runs is killed. `home` is the launcher's Spark."""
     with ExitStack() as stack:
         count = 0
 
-        def started(kind: Kind, *, url: str | None = None, **settings: object) -> Application:
+        def started(kind: Kind, *, url: str | None = None, home: Path | None = None, **settings: object) -> Application:
             nonlocal count
             if kind.needs and not spark.has(kind.needs):
                 # Only Spark 3.5: its PyPI package has no Connect server.
@@ -131,6 +132,7 @@ def start(spark: Installation, cluster: Cluster, service: Service, tmp_path: Pat
                 pytest.skip(f"NOT RUN: {kind.name}, because this Spark has no {kind.needs}*.jar")
             count += 1
             conf = obeying(service.url if url is None else url, **settings)
-            return stack.enter_context(Application(kind, spark, cluster, tmp_path / f"{kind.name}-{count}", conf))
+            own = replace(spark, home=home or spark.home)
+            return stack.enter_context(Application(kind, own, cluster, tmp_path / f"{kind.name}-{count}", conf))
 
         yield started

@@ -9,11 +9,12 @@ from typing import Final
 import pytest
 
 from demo.cluster import Cluster
-from tests.applications.application import JAR, LISTENER, PLUGIN, TASKS, EndedError, Kind
+from tests.applications.application import JAR, LISTENER, PLUGIN, TASKS, EndedError, Installation, Kind
 from tests.applications.conftest import HOSTS, A, B, C, Service, StartApplication
 from tests.applications.kinds import CLUSTER_MODE, JAVA, SCALA
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import wait_until
+from tests.spark_versions import spark_with_jar
 
 pytestmark = pytest.mark.timeout(600)
 STARTS: Final = Kind(name="starts", command="{submit} {sources}/starts.py {commands} {results}")
@@ -68,11 +69,13 @@ def test_without_the_jar_it_does_not_start(start: StartApplication) -> None:
 
 
 def test_a_job_that_replaces_the_list_of_default_plugins_has_no_agent_and_is_shown(
-    service: Service, start: StartApplication, cluster: Cluster, tmp_path: Path
+    service: Service, start: StartApplication, cluster: Cluster, spark: Installation, tmp_path: Path
 ) -> None:
+    """The other one has the jar in its launcher's Spark; the Spark of the workers has none."""
     small = {"spark__executor__cores": 1, "spark__cores__max": 3}
     replaces = start(SCALA, spark__plugins__defaultList="JobPlugin", **small)
-    obeys = start(JAVA, **small)
+    with_jar = spark_with_jar(spark.home, JAR, tmp_path / "spark")
+    obeys = start(JAVA, home=with_jar, spark__driver__extraClassPath=None, **small)
     assert replaces.round().number == obeys.round().number == TASKS
     with ManagerProcess(tmp_path, service.url, "standalone", "--master", cluster.web_url):
         wait_until(lambda: service.agents() == {"scala (root)": "none", "java (root)": "live"})
