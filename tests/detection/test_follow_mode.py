@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.detection_quality.event_log import write_event_logs
 from benchmarks.detection_quality.runs import draw_run
-from blocklist.detection import application_store
+from blocklist.detection import application_store, follow_mode
 from blocklist.detection.application_store import ApplicationStore
 from blocklist.detection.event_parser import FactParser, arrow_schema
 from blocklist.detection.follow_mode import BatchDecision, LogFollower, ReportedNames, ReportedVerdicts
@@ -460,6 +460,20 @@ def test_pods_are_looked_up_and_what_is_left_out_is_reported_once(spark: SparkSe
     restarted.follower.add_batch(frame(spark, broken, broken, {**broken, "app": "app-2", "file": "/logs/app-2"}), 1)
     assert restarted.hosts == []
     assert restarted.problems == ["/logs/app-2: 1 broken line was skipped."]
+
+
+def test_what_waits_is_analysed_while_no_log_grows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application_store, "FACTS_AT_ONCE", 1)
+    monkeypatch.setattr(follow_mode, "TRIGGER_SECONDS", -1)
+    reports = Reports(spark, tmp_path, {})
+    for number, hosts in enumerate((["n1"], ["n2", "n3"])):
+        tasks = [task(now(), host=host, app=f"app-{host}", file=f"/logs/app-{host}") for host in hosts]
+        reports.follower._try_batch(frame(spark, *tasks), number)
+    assert reports.hosts == ["n1", "n2"]
+    reports.follower._analyse_while_quiet()
+    assert reports.hosts == ["n1", "n2", "n3"]
 
 
 @pytest.fixture
