@@ -1,7 +1,7 @@
 """Whether `--follow` keeps up with 200 running applications: `make bench-detection-follow [MINUTES=1440]`.
 
 Each application has 18 tasks on six of 40 hosts in each ten seconds, and ends after 30 stages, when another one takes
-its place. Every minute six new applications come with a slow host, complete: the time from that moment until the
+its place. Every 42 seconds six new applications come with a slow host, complete: the time from that moment until the
 verdict is written is what following costs. `--minutes 0`, as the evidence comes at once. Three slow hosts are there
 before: the first ones may be taken for another kind of machine, until there are more.
 """
@@ -26,7 +26,7 @@ from tests.detection.synthetic_logs import event_log
 MINUTES = "MINUTES"  # environment variable: how long
 APPLICATIONS, HOSTS, HOSTS_EACH, STAGES = 200, 40, 6, 30
 PERIOD = 10.0  # seconds from one stage of an application to the next
-FAULT_PERIOD = 60.0  # seconds from one slow host to the next
+FAULT_PERIOD = 42.0  # seconds from one slow host to the next; no multiple of the time between two batches
 HURT = 6  # applications that each slow host comes with
 SLOW_BEFORE = 3
 _HEAD = 2  # lines of a log before its first stage
