@@ -84,22 +84,23 @@ def run(folder: Path, applications: int, hours: int) -> None:
     own = Applications(applications, round(time.time() * 1000) - hours * 3_600_000 - PERIOD * hours)
     facts = folder / "batch"
     facts.mkdir()
-    print("hour  tasks  s for one more stage of each  RSS (MB)  file (MB)  blocked", flush=True)
+    print("hour  tasks  one more stage of each (s)  CPU time (s)  RSS (MB)  file (MB)  blocked", flush=True)
     for number in range(hours * (HOUR + 1)):
         is_live = number % (HOUR + 1) == HOUR
         stages = 1 if is_live else AT_ONCE
         pq.write_table(own.take(stages), facts / "facts.parquet")
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         store.add(number, facts)
         store.name_applications()
         found = store.summaries()
-        took = time.perf_counter() - began
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
         if is_live:
             tasks = sum(node.tasks for node in found)
             size = (folder / "applications.duckdb").stat().st_size / 1e6
             blocked = ", ".join(it.host for it in judge(found, Rules()).verdicts)
             hour = number // (HOUR + 1) + 1
-            print(f"{hour}  {tasks:,}  {took:.2f}  {megabytes(os.getpid()):.0f}  {size:.0f}  {blocked}", flush=True)
+            memory = f"{megabytes(os.getpid()):.0f}"
+            print(f"{hour}  {tasks:,}  {took:.2f}  {cpu:.2f}  {memory}  {size:.0f}  {blocked}", flush=True)
 
 
 if __name__ == "__main__":
