@@ -20,7 +20,7 @@ from benchmarks.fanout import CONNECT_BATCH, HOST, SOURCES
 PER_PROCESS: Final = 10_000
 WAIT: Final = 50  # seconds
 HEARTBEAT: Final = 10.0  # seconds
-SENDERS: Final = 16  # connections for the heartbeats of a process
+SENDERS: Final = 256  # connections for the heartbeats of a process; each driver has one of its own
 WAITING, REGISTERED, FAILED, RETRIED = range(4)
 """The counters of a process: drivers that wait, that are registered; responses that end a driver, that are retried."""
 COUNTERS: Final = 4

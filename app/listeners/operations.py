@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from app.engine.list_view import ListView
@@ -15,7 +17,7 @@ from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, To
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.audit import Origin
 from app.store.database import LockedError
-from app.store.listeners import ListenerStore, Secret, StoredListener
+from app.store.listeners import ListenerChange, ListenerStore, Secret, StoredListener
 from app.watch import ChangeFeed
 from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
@@ -108,8 +110,28 @@ SECRET_OVERLAP_MS: Final = 3_600_000
 """Time after a rotation in which pushes are also signed with the previous secret, in milliseconds."""
 CATCH_UP_SECONDS: Final = 2.0
 """Maximum time that a heartbeat waits for this replica to reach a revision that another one has pushed."""
+MAX_TOGETHER: Final = 100
+"""Maximum number of registrations in one transaction: some 50 ms in which other replicas register nobody."""
 
-Change = Callable[[StoredListener | None], StoredListener]
+
+@dataclass(eq=False, slots=True)
+class _WaitingRegistration:
+    """A request to register. Its outcome is the listener, and whether it is new."""
+
+    requested: Registration
+    principal: str | None
+    may_replace: bool
+    outcome: asyncio.Future[tuple[ListenerEntry, bool]]
+    is_new: bool = False
+
+    def finish(self, entry: ListenerEntry) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result((entry, self.is_new))
+
+    def fail(self, error: BlocklistError) -> None:
+        """Unless it has an outcome, as after the end of the connection."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
 
 
 class ListenerRegistry:
@@ -141,6 +163,7 @@ class ListenerRegistry:
         self._feed = feed
         self._quota = quota
         self._clock = clock
+        self._waiting: list[_WaitingRegistration] = []
 
     async def refresh(self) -> None:
         """Read what other replicas have written. Raises UnavailableError."""
@@ -166,23 +189,70 @@ class ListenerRegistry:
         Here and below, `principal` is who makes the request; None without authentication.
         """
         await self.check_room(requested.id, principal)
-        async with self._reader.lock:
-            entry = self._directory.get(requested.id)
-            if not may_replace and entry is not None:
-                _check_is_own(entry.listener, principal)
-            if (renewed := self._renew_in_memory(entry, requested, principal)) is not None:
-                return renewed, False
-            await self._make_room(requested.id, principal)
-            new = True
+        waiting = _WaitingRegistration(requested, principal, may_replace, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            async with self._reader.lock:
+                # All that wait for the lock are stored together: one after another they would hold up heartbeats, too.
+                while waiting in self._waiting:
+                    await self._register_waiting()
+        except BaseException:
+            waiting.outcome.cancel()
+            raise
+        return await waiting.outcome
 
-            def change(stored: StoredListener | None) -> StoredListener:
-                nonlocal new
-                new = stored is None
-                if stored is not None and not may_replace:
-                    _check_is_own(stored.listener, principal)
-                return self._registered(stored, requested, principal)
+    async def _register_waiting(self) -> None:
+        """Register the first of those that wait, each listener once. Hold the reader's lock."""
+        batch: dict[str, _WaitingRegistration] = {}
+        left = [waiting for waiting in self._waiting if not waiting.outcome.done()]
+        for waiting in left[:MAX_TOGETHER]:
+            batch.setdefault(waiting.requested.id, waiting)
+        self._waiting = [waiting for waiting in left if batch.get(waiting.requested.id) is not waiting]
+        try:
+            await self._register_all(batch)
+        finally:
+            for waiting in batch.values():
+                waiting.fail(UnavailableError("The registration was interrupted; try again.", retry_after=1))
 
-            return await self._update(requested.id, change), new
+    async def _register_all(self, batch: Mapping[str, _WaitingRegistration]) -> None:
+        changes: dict[str, ListenerChange] = {}
+        for listener_id, waiting in batch.items():
+            try:
+                if not await self._register_at_once(waiting):
+                    changes[listener_id] = partial(self._registered, waiting)
+            except BlocklistError as error:
+                waiting.fail(error)
+        try:
+            await self._store(changes, batch)
+        except UnavailableError as error:
+            for waiting in batch.values():
+                waiting.fail(error)
+        finally:
+            for listener_id in changes:
+                if self._directory.get(listener_id) is None:
+                    self._quota.remove(listener_id)
+
+    async def _register_at_once(self, waiting: _WaitingRegistration) -> bool:
+        """Whether there is nothing to store. Raises FencedError, TooManyListenersError, UnavailableError."""
+        entry = self._directory.get(waiting.requested.id)
+        if not waiting.may_replace and entry is not None:
+            _check_is_own(entry.listener, waiting.principal)
+        if (renewed := self._renew_in_memory(entry, waiting.requested, waiting.principal)) is not None:
+            waiting.finish(renewed)
+            return True
+        await self._make_room(waiting.requested.id, waiting.principal)
+        if entry is None:
+            # Counted before it is stored: those that are registered together may be too many together.
+            self._quota.add(waiting.requested.id, waiting.principal)
+        return False
+
+    async def _store(self, changes: Mapping[str, ListenerChange], batch: Mapping[str, _WaitingRegistration]) -> None:
+        history = self._view.tracker.history
+        for listener_id, outcome in (await self._database.update(changes, history)).items():
+            if isinstance(outcome, BlocklistError):
+                batch[listener_id].fail(outcome)
+            else:
+                batch[listener_id].finish(self._reader.upsert(outcome, history))
 
     async def check_room(self, listener_id: str, principal: str | None) -> None:
         """Raise TooManyListenersError if the principal may not have this listener; UnavailableError."""
@@ -230,7 +300,11 @@ class ListenerRegistry:
             return replace(stored, listener=listener, secret=secret)
 
         async with self._reader.lock:
-            return (await self._update(listener_id, change)).secret.current
+            history = self._view.tracker.history
+            outcome = (await self._database.update({listener_id: change}, history))[listener_id]
+            if isinstance(outcome, BlocklistError):
+                raise outcome
+            return self._reader.upsert(outcome, history).secret.current
 
     async def set_mode(self, record: ModeRecord, origin: Origin) -> None:
         """The mode of all listeners that match, from their next heartbeat. Raises InvalidError, UnavailableError."""
@@ -292,9 +366,11 @@ class ListenerRegistry:
         entry.listener = listener
         return entry
 
-    def _registered(
-        self, stored: StoredListener | None, requested: Registration, principal: str | None
-    ) -> StoredListener:
+    def _registered(self, waiting: _WaitingRegistration, stored: StoredListener | None) -> StoredListener:
+        waiting.is_new = stored is None
+        requested, principal = waiting.requested, waiting.principal
+        if stored is not None and not waiting.may_replace:
+            _check_is_own(stored.listener, principal)
         current = None if stored is None else self._with_unsaved(stored)
         listener = self._apply_registration(current, requested, principal)
         secret = Secret(current=_new_secret()) if stored is None else stored.secret
@@ -314,10 +390,6 @@ class ListenerRegistry:
             return replace(stored.listener, lease_end=0)
         entry = self._directory.get(stored.listener.id)
         return stored.listener if entry is None else stored.listener.with_latest(entry.listener)
-
-    async def _update(self, listener_id: str, change: Change) -> ListenerEntry:
-        history = self._view.tracker.history
-        return self._reader.upsert(await self._database.update(listener_id, change, history), history)
 
     async def _catch_up(self, revision: int) -> None:
         """Wait for a revision of another replica. Raises UnavailableError if it exists, or may exist, but not here."""

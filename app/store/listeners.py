@@ -36,6 +36,7 @@ from app.store import audit, queries
 from app.store.audit import AuditEvent, Origin
 from app.store.queries import StorePart, Topic, bump, current_version, reading, writing
 from app.store.tables import (
+    UnreadableRowError,
     listener_modes,
     listeners,
     missing_row,
@@ -46,7 +47,7 @@ from app.store.tables import (
     reports,
     versions,
 )
-from blocklist.model.errors import InvalidError, UnavailableError
+from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.listener import Listener, ListenerRole, Mode, ModeRecord, Software
 from blocklist.wire.audit import AuditKind
 
@@ -104,6 +105,11 @@ class StoredListener:
     secret: Secret
     expired_at: int | None = None
     owner: str | None = None
+
+
+ListenerChange = Callable[[StoredListener | None], StoredListener]
+Outcome = StoredListener | BlocklistError
+"""What is stored of a listener, or why it is not, or cannot be read."""
 
 
 class ReportPart(NamedTuple):
@@ -165,47 +171,71 @@ class ListenerStore(StorePart):
     def ids(self, connection: Connection) -> set[str]:
         return set(connection.execute(select(listeners.c.id)).scalars())
 
-    async def update(
-        self, listener_id: str, change: Callable[[StoredListener | None], StoredListener], history: str
-    ) -> StoredListener:
-        """Store what `change` makes of the stored listener (None if it is new). Raises what `change` raises.
+    async def update(self, changes: Mapping[str, ListenerChange], history: str) -> dict[str, Outcome]:
+        """Store what each change makes of the stored listener with that id (None if it is new), all at once.
 
-        `change` may run more than once. The cursor is stored only if it belongs to the current history.
+        For each, what is stored or why it is not, as what the change raises. A change may run more than once. Cursors
+        are stored only if they belong to the current history.
         """
+        outcomes: dict[str, Outcome] = {}
         for _ in range(MAX_ATTEMPTS):
-            current = await self._get(listener_id)
-            if (stored := await self._save(change(current), current, history)) is not None:
-                return stored
-        raise UnavailableError(
-            f"Listener {listener_id} kept changing its registration at other replicas; try again.", retry_after=1
-        )
+            left = [listener_id for listener_id in changes if listener_id not in outcomes]
+            if not left:
+                break
+            current = await self._get(left)
+            wanted: dict[str, StoredListener] = {}
+            for listener_id in left:
+                try:
+                    if isinstance(stored := current.get(listener_id), BlocklistError):
+                        raise stored
+                    wanted[listener_id] = changes[listener_id](stored)
+                except BlocklistError as error:
+                    outcomes[listener_id] = error
+            if wanted:
+                outcomes |= await self._save(wanted, current, history)
+        for listener_id in changes.keys() - outcomes.keys():
+            outcomes[listener_id] = UnavailableError(
+                f"Listener {listener_id} kept changing its registration at other replicas; try again.", retry_after=1
+            )
+        return outcomes
 
     @reading
-    def _get(self, connection: Connection, listener_id: str) -> StoredListener | None:
-        return _get(connection, listener_id)
+    def _get(self, connection: Connection, ids: Collection[str]) -> dict[str, Outcome]:
+        return _get(connection, ids)
 
     @writing(Topic.LISTENERS)
     def _save(
-        self, connection: Connection, stored: StoredListener, expected: StoredListener | None, history: str
-    ) -> StoredListener | None:
-        """Replace the `expected` listener (None: there is none), and return what was stored.
+        self,
+        connection: Connection,
+        wanted: Mapping[str, StoredListener],
+        expected: Mapping[str, Outcome],
+        history: str,
+    ) -> dict[str, StoredListener]:
+        """Replace the `expected` listeners (those that are missing: there is none), and return what was stored.
 
-        Returns None and changes nothing if the stored one is another registration. The cursor is stored only if it
-        belongs to the current history.
+        Left out is each whose stored one is another registration. Cursors are stored only if they belong to the current
+        history.
         """
-        current = _get(connection, stored.listener.id)
-        if _identity(current) != _identity(expected):
-            return None
-        if queries.current_history(connection) != history:
-            stored = replace(stored, listener=replace(stored.listener, acked=None))
-        if current is None:
-            connection.execute(insert(listeners).values(_row(stored)))
-            return stored
-        stored = replace(stored, listener=stored.listener.with_latest(current.listener))
-        connection.execute(update(listeners).where(listeners.c.id == stored.listener.id).values(_row(stored)))
-        if stored.listener.registration_key != current.listener.registration_key:
-            _remove_reports(connection, [stored.listener.id])
-        return stored
+        stored_now = _get(connection, wanted)
+        same_history = queries.current_history(connection) == history
+        saved: dict[str, StoredListener] = {}
+        replaced: list[str] = []
+        for listener_id, given in wanted.items():
+            current = stored_now.get(listener_id)
+            if isinstance(current, BlocklistError) or _identity(current) != _identity(expected.get(listener_id)):
+                continue
+            listener = given.listener if same_history else replace(given.listener, acked=None)
+            if current is None:
+                stored = replace(given, listener=listener)
+                connection.execute(insert(listeners).values(_row(stored)))
+            else:
+                stored = replace(given, listener=listener.with_latest(current.listener))
+                connection.execute(update(listeners).where(listeners.c.id == listener_id).values(_row(stored)))
+                if listener.registration_key != current.listener.registration_key:
+                    replaced.append(listener_id)
+            saved[listener_id] = stored
+        _remove_reports(connection, replaced)
+        return saved
 
     @writing(Topic.LISTENERS)
     def remove(
@@ -325,10 +355,15 @@ class ListenerStore(StorePart):
         connection.execute(delete(replicas).where(replicas.c.id == self.store.replica))
 
 
-def _get(connection: Connection, listener_id: str) -> StoredListener | None:
-    """One listener; None if it is not registered. Raises UnreadableRowError."""
-    row = connection.execute(select(listeners).where(listeners.c.id == listener_id)).one_or_none()
-    return None if row is None else read_row(listeners, row, _stored)
+def _get(connection: Connection, ids: Collection[str]) -> dict[str, Outcome]:
+    """Those of these listeners that are registered; of one that cannot be read, the error."""
+    found: dict[str, Outcome] = {}
+    for row in connection.execute(select(listeners).where(listeners.c.id.in_(ids))):
+        try:
+            found[row.id] = read_row(listeners, row, _stored)
+        except UnreadableRowError as error:
+            found[row.id] = error
+    return found
 
 
 def check(connection: Connection) -> None:
@@ -337,8 +372,10 @@ def check(connection: Connection) -> None:
     read_rows(listener_modes, connection.execute(select(listener_modes)), _mode)
 
 
-def _identity(stored: StoredListener | None) -> tuple[str, int, str] | None:
-    return None if stored is None else (*stored.listener.registration_key, stored.secret.current)
+def _identity(stored: Outcome | None) -> tuple[str, int, str] | None:
+    return (
+        None if not isinstance(stored, StoredListener) else (*stored.listener.registration_key, stored.secret.current)
+    )
 
 
 def _advance(given: Callable[[str], Any]) -> Update:
