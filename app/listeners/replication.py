@@ -17,7 +17,7 @@ from app.logs import isolated
 from app.store.listeners import ListenerStore, ModesVersion, ReportPart, StoredListener
 from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import InvalidError, UnavailableError
-from blocklist.model.listener import Modes
+from blocklist.model.listener import Listener, Modes
 
 log = structlog.get_logger(__name__)
 
@@ -197,9 +197,12 @@ class ListenerReader:
         return self._read_at - self._regular_since
 
     async def sync(self) -> None:
-        """Apply everything written since the last call. Raises UnavailableError."""
+        """Apply everything written before the call. Raises UnavailableError."""
+        called_at = time.monotonic()
         async with self.lock:
-            await self._sync()
+            # Calls that wait for the lock share the first read that began after them.
+            if self._read_at <= called_at:
+                await self._sync()
 
     async def sync_unless_recent(self) -> None:
         """Apply everything written until RECENT_SECONDS before the call. Raises UnavailableError."""
@@ -306,7 +309,8 @@ class ListenerReader:
         else:
             entry.listener = replace(listener, acked=known.acked)
         entry.secret = stored.secret
-        self._directory.index(entry)
+        if _indexed(known) != _indexed(listener):
+            self._directory.index(entry)
         if stored.expired_at is not None and not entry.expired:
             self._directory.expire(entry)
 
@@ -325,6 +329,11 @@ class ListenerReader:
             self._directory.import_part(entry, part.part, part.text, part.reported_at)
         except InvalidError as error:
             log.warning("cannot read a report from another replica; ignored", listener=entry.id, reason=str(error))
+
+
+def _indexed(listener: Listener) -> tuple[object, ...]:
+    """What the indexes of the directory depend on: most rows only renew a lease, or acknowledge."""
+    return listener.role, listener.principal, listener.min_nodes, listener.cluster
 
 
 FLUSH_SECONDS: Final = 0.5
