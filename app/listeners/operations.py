@@ -229,8 +229,8 @@ class ListenerRegistry:
                 waiting.fail(error)
         finally:
             for listener_id in changes:
-                if self._directory.get(listener_id) is None:
-                    self._quota.remove(listener_id)
+                entry = self._directory.get(listener_id)
+                self._quota.add(listener_id, None if entry is None else entry.listener.principal)
 
     async def _register_at_once(self, waiting: _WaitingRegistration) -> bool:
         """Whether there is nothing to store. Raises FencedError, TooManyListenersError, UnavailableError."""
@@ -241,9 +241,8 @@ class ListenerRegistry:
             waiting.finish(renewed)
             return True
         await self._make_room(waiting.requested.id, waiting.principal)
-        if entry is None:
-            # Counted before it is stored: those that are registered together may be too many together.
-            self._quota.add(waiting.requested.id, waiting.principal)
+        # Counted before it is stored: those that are registered together may be too many together.
+        self._quota.add(waiting.requested.id, waiting.principal)
         return False
 
     async def _store(self, changes: Mapping[str, ListenerChange], batch: Mapping[str, _WaitingRegistration]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -66,6 +67,13 @@ def findings(first: int, number: int) -> dict[str, dict[str, str]]:
 
 @ON_BOTH
 class TestListeners:
+    def test_those_that_register_at_the_same_time_are_counted_together(self, client_of: Client) -> None:
+        client = client_of("greedy")
+        with ThreadPoolExecutor(12) as pool:
+            responses = list(pool.map(lambda number: try_register(client, f"jm-{number // 2}"), range(12)))
+        statuses = [response.status_code for response in responses]
+        assert (statuses.count(201), statuses.count(200), statuses.count(429)) == (3, 3, 6)
+
     def test_a_token_has_at_most_as_many_as_the_setting_says(
         self, service: SecuredInProcess, client_of: Client
     ) -> None:
