@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,8 @@ def test_a_host_that_swallows_the_tasks_of_two_applications_is_blocked_for_all(
 ) -> None:
     # Failed tasks do not end a job soon.
     patient = conf(idle_cluster, spark__task__maxFailures=1000)
-    with Application(patient, service.url) as first, Application(patient, service.url) as second:
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        first, second = pool.map(stack.enter_context, [Application(patient, service.url) for _ in range(2)])
         await_hosts(first)
         await_hosts(second)
         assert evidence() == []
@@ -99,8 +102,9 @@ def test_what_is_no_fault_of_a_host_blames_nobody(
 ) -> None:
     """In the end the same application reports a host that is faulty, so that it has reported all the time."""
     # A worker has room for one executor: a host that leaves is not replaced by a second one of another.
-    own = {"spark__decommission__enabled": "true", "spark__executor__memory": "1g", "spark__task__maxFailures": 20}
-    settings = conf(idle_cluster, **own)
+    own = {"spark__decommission__enabled": "true", "spark__executor__memory": "1g", "spark__task__maxFailures": 10}
+    # Reads from a host that has left fail soon.
+    settings = conf(idle_cluster, **own, spark__shuffle__io__retryWait="1s")
     with Application(settings, trusting.url) as application:
         await_hosts(application)
         for job, ends in (
@@ -114,7 +118,7 @@ def test_what_is_no_fault_of_a_host_blames_nobody(
         end_executors(application, signal.SIGKILL)
         end_executors(application, signal.SIGKILL)
         end_executors(application, signal.SIGPWR)  # It is decommissioned, as before a machine leaves.
-        application.begin(Job(tasks=6, seconds=3, shuffles=True, folder=str(tmp_path)))
+        application.begin(Job(tasks=6, seconds=2, shuffles=True, folder=str(tmp_path)))
         wait_until((tmp_path / B).exists, SECONDS, "a task that has read shuffle data")
         idle_cluster.kill_worker(B)
         assert application.result().addresses == ALL - {B}
