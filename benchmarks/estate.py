@@ -21,8 +21,8 @@ from benchmarks.rows import Row, Target, at_most
 from benchmarks.sampling import cpu_seconds, megabytes
 from tests.integration.process import free_port
 
-DRIVERS = unless_quick(30_000, 600)
-"""As many as two replicas may serve while the third is down, with 20,000 open files for each process."""
+DRIVERS = unless_quick(10_000, 600)
+"""As many as two cores carry, with replicas, database and drivers on them."""
 NODES, BLOCKED = unless_quick(100_000, 2_000), unless_quick(10_000, 200)
 REPLICAS = 3
 REST = unless_quick(10.0, 2.0)  # seconds
