@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,13 +57,15 @@ _ALLOCATOR_LOGGING: Final = "logger.yarn.name = org.apache.spark.deploy.yarn\nlo
 START_SECONDS: Final = 600
 
 CLIENT: Final = Kind(name="yarn-client", command="{submit} --class ScalaRounds {jar} {commands} {results}")
-CLUSTER: Final = Kind(
+CLUSTER_WITHOUT_JAR: Final = Kind(
     name="yarn-cluster",
-    # The jar travels with the application, as its nodes have none.
-    command="{submit} --deploy-mode cluster --jars " + str(JAR)
-    + " --class ScalaRounds {jar} {commands} {results}",
+    command="{submit} --deploy-mode cluster --class ScalaRounds {jar} {commands} {results}",
     conf={"spark.driver.host": None, "spark.driver.bindAddress": None, "spark.driver.extraClassPath": None},
-)  # fmt: skip
+)
+# As docs/yarn-spark.md has it: the jar travels with the application, as its nodes have none.
+CLUSTER: Final = replace(
+    CLUSTER_WITHOUT_JAR, command=CLUSTER_WITHOUT_JAR.command.replace(" --class", f" --jars {JAR} --class")
+)
 
 
 class SparkOnYarn:
@@ -88,7 +91,13 @@ class YarnApplication(Application):
     """An application on YARN; in cluster mode its driver is in the ApplicationMaster."""
 
     def __init__(
-        self, kind: Kind, spark: Installation, cluster: SparkOnYarn, folder: Path, url: str, settings: Mapping[str, str]
+        self,
+        kind: Kind,
+        spark: Installation,
+        cluster: SparkOnYarn,
+        folder: Path,
+        url: str,
+        settings: Mapping[str, str | None],
     ) -> None:
         # spark.cores.max is the standalone cluster's; one core for each executor shows where tasks run soonest.
         conf = {**obeying(url), "spark.executor.cores": "1", "spark.cores.max": None, **settings, **kind.conf}

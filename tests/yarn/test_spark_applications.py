@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from demo.cluster import spark_home
-from tests.applications.application import TASKS, Installation, Kind
+from tests.applications.application import JAR, TASKS, Installation, Kind
 from tests.applications.compiling import compile_applications
 from tests.applications.conftest import EVACUATE, Service
 from tests.integration.bodies import now_ms
 from tests.integration.process import wait_until
+from tests.spark_versions import spark_with_jar
 from tests.yarn.cluster import YarnCluster
-from tests.yarn.spark_on_yarn import CLIENT, CLUSTER, SparkOnYarn, YarnApplication
+from tests.yarn.jars import SPARK_JARS
+from tests.yarn.scene import Scene
+from tests.yarn.spark_on_yarn import CLIENT, CLUSTER, CLUSTER_WITHOUT_JAR, SparkOnYarn, YarnApplication
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -58,17 +63,20 @@ def start(yarn: YarnCluster, compiled: Path, service: Service, tmp_path: Path) -
     spark = Installation(home=spark_home(), applications=compiled, variables=cluster.variables)
     with ExitStack() as stack:
 
-        def started(kind: Kind, **settings: str) -> YarnApplication:
-            application = YarnApplication(kind, spark, cluster, tmp_path / kind.name, service.url, settings)
+        def started(kind: Kind, *, home: Path | None = None, **settings: str | None) -> YarnApplication:
+            own = replace(spark, home=home or spark.home)
+            application = YarnApplication(kind, own, cluster, tmp_path / kind.name, service.url, settings)
             return stack.enter_context(application)
 
         yield started
 
 
-def test_in_client_mode_with_a_fixed_number_of_executors(service: Service, start: Start) -> None:
+def test_in_client_mode_with_a_fixed_number_of_executors(service: Service, start: Start, tmp_path: Path) -> None:
+    """The jar is in the launcher's Spark alone, not in `spark.yarn.jars`, from which executors start."""
     block_no_nodes(service)
     service.put("W2")
-    application = start(CLIENT)
+    with_jar = spark_with_jar(spark_home(), JAR, tmp_path / "spark")
+    application = start(CLIENT, home=with_jar, **{"spark.driver.extraClassPath": None})
     assert application.round().hosts == {W1, W3}, "blocked before the start, by its short name"
     service.await_listener()
     service.unblock("W2")
@@ -78,6 +86,40 @@ def test_in_client_mode_with_a_fixed_number_of_executors(service: Service, start
     block_until_its_end(service, application, W3)
     lose_executors_of_a_blocked_host(service, application)
     block_all(service, application)
+    ends_well(service, application)
+
+
+@pytest.mark.long
+def test_the_manager_reports_an_application_without_an_agent_until_it_ends(
+    service: Service, start: Start, yarn: YarnCluster, tmp_path: Path
+) -> None:
+    """An application counts as running once its ApplicationMaster has registered; it needs no executor for that."""
+    application = start(CLIENT, **DYNAMIC, **{"spark.plugins.defaultList": None})
+    with Scene(tmp_path, service.process, yarn).manager():
+        wait_until(lambda: service.agents() == {"scala (root)": "none"}, seconds=240)
+        application.end()
+        wait_until(lambda: not service.agents(), seconds=120)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["spark.yarn.jars", "spark.yarn.archive", "uploaded"])
+def test_in_cluster_mode_the_jar_may_be_among_those_of_spark(
+    service: Service, start: Start, tmp_path: Path, form: str
+) -> None:
+    """As docs/spark.md has it: no line of the job names the jar."""
+    archive = tmp_path / "spark.zip"
+    settings: dict[str, str | None] = {"spark.yarn.jars": None, "spark.executor.instances": "1"}
+    if form == "spark.yarn.jars":
+        settings["spark.yarn.jars"] = f"local:{SPARK_JARS}/*,file:{JAR}"
+    elif form == "spark.yarn.archive":
+        with zipfile.ZipFile(archive, "w") as jars:
+            for jar in (*SPARK_JARS.glob("*.jar"), JAR):
+                jars.write(jar, jar.name)
+        settings["spark.yarn.archive"] = archive.as_uri()
+    home = spark_with_jar(spark_home(), JAR, tmp_path / "spark") if form == "uploaded" else None
+    application = start(CLUSTER_WITHOUT_JAR, home=home, **settings)
+    assert application.round().number == TASKS
+    service.await_listener()
     ends_well(service, application)
 
 
