@@ -395,14 +395,14 @@ class TestEvidence:
         shutil.copy(migrated, database)
         app = create_app(Settings(database_url=url_of(database)), clock=clock)
         with TestClient(app, base_url="http://localhost") as client:
-            self.report(client, "w-2")
-            wait_until(lambda: list(current_list(client)[1]) == ["w-2"])
+            self.report(client, "w-2", "w-3")
+            wait_until(lambda: list(current_list(client)[1]) == ["w-2", "w-3"])
             clock.now += BLOCK_MS // 2
-            self.report(client, "w-1", "w-2")
+            self.report(client, "w-1", "w-2", "w-3")
             end = str(clock.now + BLOCK_MS)
-            wait_until(lambda: current_list(client)[1]["w-2"]["endTimestamp"] == end)
-            assert list(current_list(client)[1]) == ["w-2"]
-            assert client.put("/blocklist/nodes/w-3", json=block()).status_code == 201, "the limit is for evidence only"
+            wait_until(lambda: {node["endTimestamp"] for node in current_list(client)[1].values()} == {end})
+            assert list(current_list(client)[1]) == ["w-2", "w-3"]
+            assert client.put("/blocklist/nodes/w-4", json=block()).status_code == 201, "the limit is for evidence only"
 
 
 def test_with_authentication_half_of_the_nodes_and_thirty_days_are_the_limit(

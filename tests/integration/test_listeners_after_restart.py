@@ -71,6 +71,7 @@ class TestReplicas:
     ) -> None:
         with running_replicas(tmp_path, 2, **databases.settings(tmp_path)) as replicas:
             acknowledged_block(replicas.clients[0])
+            wait_until(lambda: known(replicas.clients[1]) == (1, 1))  # It is stored.
             for process in replicas.processes:
                 process.kill()
             time.sleep(6)

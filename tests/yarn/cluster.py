@@ -160,6 +160,8 @@ class YarnCluster:
         for number, word in enumerate(words):
             array[number] = word
         conf = jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
+        # Hadoop's client would send over a connection to a ResourceManager that was killed meanwhile.
+        conf.setInt("ipc.client.connection.maxidletime", 0)
         code = jvm.org.apache.hadoop.yarn.client.cli.RMAdminCLI(conf).run(array)
         assert code == 0, (words, code)
 
