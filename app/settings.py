@@ -168,7 +168,7 @@ class Settings(BaseSettings):
     evidence_applications: Annotated[int, Field(ge=0)] = 2
     """A node is blocked when this number of applications, with a token each, have evidence against it; 0 is never."""
     evidence_max_share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Share of the confirmed nodes that evidence may block, of six or more at least two. `10%` is 0.1; 1 is no limit."""
+    """Share of the confirmed nodes evidence may block, of six or more at least two. `10%` is 0.1; 1 is no limit."""
     alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
