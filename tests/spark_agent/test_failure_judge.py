@@ -108,6 +108,21 @@ class TestTasks:
         goes_on = [fail(4500, 20, "first", took=200), ok(5000, 20, "a", took=200)]
         assert list(judge(decisions, *events, *goes_on, now=LASTING + 1000)) == ["first"]
 
+    @pytest.mark.parametrize(
+        ("each", "took", "seconds"), [(250, 500, 6), (13, 500, 6), (50, 3000, 8), (13, 10_000, 22)]
+    )
+    def test_a_host_that_fails_many_tasks_while_others_run_one_is_found_while_it_fails(
+        self, decisions: Decisions, each: int, took: int, seconds: int
+    ) -> None:
+        """More than it is remembered for: the first of them must last, until they have succeeded elsewhere."""
+        end = 1000 * seconds
+        events = [fail(at, at, "bad") for at in range(0, end, each)]
+        events += [ok(at + took, at, "ab"[at // each % 2], took=took) for at in range(0, end - took, each)]
+        events.sort(key=lambda event: int(str(event[1])))
+        assert list(judge(decisions, *events, now=end)) == ["bad"]
+        repaired = [ok(end + n, n, "bad") for n in range(RECENT)]
+        assert judge(decisions, *events, *repaired, now=end + RECENT) == {}
+
     def test_failures_in_several_stages_count_together(self, decisions: Decisions) -> None:
         events = [it for n in range(3) for it in retried([0], "bad", ["a", "b"][n % 2 :], start=1000 * n, stage=n)]
         assert list(judge(decisions, *events, now=LASTING)) == ["bad"]
@@ -440,6 +455,14 @@ class TestFetches:
         }
         assert judge(decisions, *self.PRESENT, *self.reads("a"), now=SETTLE + 2) == {}
         assert judge(decisions, *self.PRESENT, *self.reads("a", "bad"), now=SETTLE + 2) == {}
+
+    def test_a_host_with_several_executors_is_charged_among_a_thousand_hosts(self, decisions: Decisions) -> None:
+        """Each of their pairs is remembered until the next attempt."""
+        servers = [f"bad{n}" for n in range(4)]
+        present = [*(add(0, name, "bad") for name in servers), *(add(0, f"m{n}", f"h{n}") for n in range(1000))]
+        reads = [it for name in servers for it in self.reads(*(f"h{n}" for n in range(999)), executor=name)]
+        reads.sort(key=lambda event: int(str(event[1])))
+        assert list(judge(decisions, *present, *reads, now=SETTLE + 2)) == ["bad"]
 
     def test_it_is_not_charged_before_it_is_known_whether_it_leaves(self, decisions: Decisions) -> None:
         reads = self.reads("a", "b")

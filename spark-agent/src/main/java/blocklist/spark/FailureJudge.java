@@ -23,7 +23,8 @@ import java.util.regex.Pattern;
  * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions were then started on
  * another host and succeeded; one of them was started after another had succeeded, so what hit all of them once does not
  * count; and the first failed LASTING ago. They are at least half of what is known about the host, in one stage or in all, and ten
- * times the share of failures on all others. A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
+ * times the share of failures on all others. Of a host that fails all, the ends that are kept are spread over the window:
+ * it may fail RECENT others before the first has succeeded elsewhere. A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
  *
  * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
  * may have one cause, such as a machine that leaves. All tasks that ran on them have succeeded on other hosts since: one
@@ -35,7 +36,7 @@ import java.util.regex.Pattern;
  * the other hosts may have the same, and a host that cannot read from more than that does not count as a reader.
  *
  * <p>Memory: MAX_ENDS times RECENT ends of tasks (or those of one stage, if that has more hosts), MAX_STAGES times MAX_FAILED
- * failed partitions, MAX_EVENTS losses and as many fetches, and the live executors.
+ * failed partitions, MAX_EVENTS losses, MAX_FETCHES fetches, and the live executors.
  */
 final class FailureJudge {
   static final long WINDOW = 60000;
@@ -59,6 +60,8 @@ final class FailureJudge {
   static final int MAX_ENDS = 20000;
   static final int MAX_FAILED = 200;
   static final int MAX_EVENTS = 1000;
+  /** Each of a thousand hosts may fail to read from each of a dozen executors. */
+  static final int MAX_FETCHES = 20000;
   static final int MAX_EXECUTORS = 50000;
   /** Lost tasks of one executor that are remembered. */
   static final int MAX_LOST = 64;
@@ -91,6 +94,17 @@ final class FailureJudge {
       what[next] = partition;
       next = (next + 1) % RECENT;
       size = Math.min(size + 1, RECENT);
+    }
+
+    /** Makes place for a failure, if the host fails all: forgets the latest, not the first. Returns its partition, or IGNORED. */
+    int thinOut(long window, long now) {
+      int latest = (next + RECENT - 1) % RECENT;
+      int before = (next + RECENT - 2) % RECENT;
+      if (size < RECENT || now - at[next] >= window || at[latest] - at[before] >= window / RECENT) return IGNORED;
+      for (int each : what) if (each < 0) return IGNORED;
+      next = latest;
+      for (int i = 0; i < RECENT; i++) if (i != latest && what[i] == what[latest]) return IGNORED;
+      return what[latest];
     }
 
     /** Whether a task succeeded that began from {@code from} on and before {@code to}, by the driver's clock. */
@@ -283,6 +297,8 @@ final class FailureJudge {
   void taskFailed(int stageId, int partition, String executor, String host, String error, long launched, long ended, long now) {
     Stage stage = stage(stageId, now);
     Ends its = ends(stage, host);
+    // What is not kept awaits no success: of so many, it would push out what does.
+    stage.failed.remove(its.thinOut(stage.window(), now));
     its.add(Math.max(0, partition), live.get(executor), launched, ended, now);
     stage.longest = Math.max(stage.longest, Math.min(ended - launched, MAX_WINDOW));
     its.error = error.substring(0, Math.min(MAX_ERROR, error.length())).replaceAll("\\p{Cc}", " ");
@@ -312,7 +328,7 @@ final class FailureJudge {
     if (!hostsServe && !live.containsKey(executor)) return;
     String key = stageId + " " + executor + " " + server + " " + reader;
     fetches.computeIfAbsent(key, each -> new Fetch(stageId, executor, server, reader, now)).add(launched, ended, now);
-    if (fetches.size() > MAX_EVENTS) removeFirst(fetches.keySet());
+    if (fetches.size() > MAX_FETCHES) removeFirst(fetches.keySet());
   }
 
   void executorAdded(String executor, String host, long now) {
@@ -323,7 +339,6 @@ final class FailureJudge {
   /** {@code reason} is Spark's. */
   void executorRemoved(String executor, String reason, long now) {
     LiveExecutor removed = live.remove(executor);
-    if (!hostsServe) fetches.values().removeIf(fetch -> fetch.executor.equals(executor));
     if (removed == null) return;
     int code = exitCode(reason);
     if (!isFault(code)) {
@@ -371,7 +386,7 @@ final class FailureJudge {
 
   private void expire(long now) {
     losses.removeIf(loss -> now - loss.at >= LOSS_WINDOW);
-    fetches.values().removeIf(fetch -> now - fetch.last >= LOSS_WINDOW);
+    fetches.values().removeIf(fetch -> now - fetch.last >= LOSS_WINDOW || !(hostsServe || live.containsKey(fetch.executor)));
     // Not after its window: how long its tasks take is known once one has ended.
     while (!stages.isEmpty() && now - stages.values().iterator().next().lastEnd >= MAX_WINDOW) removeOldestStage();
   }
