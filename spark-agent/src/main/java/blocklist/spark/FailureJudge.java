@@ -22,9 +22,10 @@ import java.util.regex.Pattern;
  *
  * <p>Tasks: of the last RECENT ends of each stage on the host, MIN_FAILURES failed whose partitions were then started on
  * another host and succeeded; one of them was started after another had succeeded, so what hit all of them once does not
- * count; and the first failed LASTING ago. They are at least half of what is known about the host, in one stage or in all, and ten
- * times the share of failures on all others. Of a host that fails all, the ends that are kept are spread over the window:
- * it may fail RECENT others before the first has succeeded elsewhere. A partition that has succeeded nowhere says nothing: the job or its data may be the cause.
+ * count; and the first failed LASTING ago. They are at least half of what is known about the host, in one stage or in all, and
+ * ten times the share of failures on all others. Of a host that fails all, the ends that are kept are spread over the window:
+ * it may fail RECENT others before the first has succeeded elsewhere. A partition that has succeeded nowhere says nothing: the
+ * job or its data may be the cause.
  *
  * <p>Executors: MIN_LOSSES of them exited with an error, each started after the one before it was lost: what ends together
  * may have one cause, such as a machine that leaves. All tasks that ran on them have succeeded on other hosts since: one
