@@ -164,6 +164,8 @@ class ListenerRegistry:
         self._quota = quota
         self._clock = clock
         self._waiting: list[_WaitingRegistration] = []
+        # The principals of the listeners that are being stored: they count, as together they may be too many.
+        self._storing: dict[str, str | None] = {}
 
     async def refresh(self) -> None:
         """Read what other replicas have written. Raises UnavailableError."""
@@ -211,6 +213,7 @@ class ListenerRegistry:
         try:
             await self._register_all(batch)
         finally:
+            self._storing.clear()
             for waiting in batch.values():
                 waiting.fail(UnavailableError("The registration was interrupted; try again.", retry_after=1))
 
@@ -227,10 +230,6 @@ class ListenerRegistry:
         except UnavailableError as error:
             for waiting in batch.values():
                 waiting.fail(error)
-        finally:
-            for listener_id in changes:
-                entry = self._directory.get(listener_id)
-                self._quota.add(listener_id, None if entry is None else entry.listener.principal)
 
     async def _register_at_once(self, waiting: _WaitingRegistration) -> bool:
         """Whether there is nothing to store. Raises FencedError, TooManyListenersError, UnavailableError."""
@@ -241,8 +240,7 @@ class ListenerRegistry:
             waiting.finish(renewed)
             return True
         await self._make_room(waiting.requested.id, waiting.principal)
-        # Counted before it is stored: those that are registered together may be too many together.
-        self._quota.add(waiting.requested.id, waiting.principal)
+        self._storing[waiting.requested.id] = waiting.principal
         return False
 
     async def _store(self, changes: Mapping[str, ListenerChange], batch: Mapping[str, _WaitingRegistration]) -> None:
@@ -342,9 +340,10 @@ class ListenerRegistry:
 
     def _listener_in_the_way(self, listener_id: str, principal: str | None) -> ListenerEntry | None:
         """The listener that lapsed first, if the principal is at its limit. Raises TooManyListenersError."""
-        if principal is None or not self._quota.is_full(principal, listener_id):
+        storing = [storing_id for storing_id, by in self._storing.items() if by == principal]
+        if principal is None or not self._quota.is_full(principal, listener_id, storing):
             return None
-        own = (self._directory.get(own_id) for own_id in self._quota.ids_of(principal))
+        own = (self._directory.get(own_id) for own_id in self._quota.ids_of(principal) - self._storing.keys())
         lapsed = [entry for entry in own if entry is not None and entry.expired]
         if not lapsed:
             raise TooManyListenersError(

@@ -75,10 +75,12 @@ class ListenerQuota:
     def has(self, principal: str, listener_id: str) -> bool:
         return listener_id in self._ids[principal]
 
-    def is_full(self, principal: str, listener_id: str) -> bool:
-        """Whether the principal may not have this listener besides those that it has."""
+    def is_full(self, principal: str, listener_id: str, storing: Collection[str] = ()) -> bool:
+        """Whether the principal may not have this listener besides those that it has, or that are being stored."""
         own = self._ids[principal]
-        return listener_id not in own and len(own) >= self.max_listeners
+        if listener_id in own or listener_id in storing:
+            return False
+        return len(own) + sum(it not in own for it in storing) >= self.max_listeners
 
     def ids_of(self, principal: str) -> set[str]:
         return set(self._ids[principal])

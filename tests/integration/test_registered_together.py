@@ -1,0 +1,113 @@
+"""Listeners that are stored in one transaction: what happens to one must not change what happens to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.listeners.reports import ReportsTooLargeError, TooManyListenersError
+from app.service import Service
+from blocklist.model.errors import UnavailableError
+from blocklist.model.listener import FencedError, ListenerRole, Registration, Report
+from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
+from tests.integration.in_process import InProcessService, RunningClock, in_process
+
+
+@pytest.fixture
+def process(tmp_path: Path, databases: Databases) -> Iterator[InProcessService]:
+    limits = {"max_listeners_per_token": "3", "max_report_bytes_per_token": "40000"}
+    with in_process(RunningClock(), **databases.settings(tmp_path), **limits) as process:
+        yield process
+
+
+def run(process: InProcessService, scenario: Callable[[Service], Awaitable[None]]) -> None:
+    process.portal.call(scenario, process.app.state.service)
+
+
+def registration(listener: str, session: str = "s1", lease: int = 600_000) -> Registration:
+    return Registration(id=listener, role=ListenerRole.JOB_MASTER, session=session, lease=lease)
+
+
+async def together(service: Service, *requests: tuple[Registration, str]) -> list[Any]:
+    """The outcomes of registrations that wait at the same time."""
+    tasks = await waiting(service, *requests)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def waiting(service: Service, *requests: tuple[Registration, str]) -> list[asyncio.Task[Any]]:
+    """Registrations, as tasks that wait at the same time; the first stores all."""
+    async with service.registry._reader.lock:
+        tasks = [asyncio.create_task(service.registry.register(*request)) for request in requests]
+        await until(lambda: len(service.registry._waiting) == len(tasks))
+    return tasks
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition did not come true")
+
+
+@ON_SQLITE
+def test_one_that_had_lapsed_and_registers_again_makes_no_room(process: InProcessService) -> None:
+    async def scenario(service: Service) -> None:
+        registry, directory = service.registry, service.directory
+        for name in ("lapsed", "jm-0", "jm-1"):
+            await registry.register(registration(name), "token")
+        entry = directory.get("lapsed")
+        assert entry is not None
+        directory.expire(entry)
+        again, new = await together(service, (registration("lapsed", "s2"), "token"), (registration("jm-2"), "token"))
+        assert again[0].id == "lapsed"
+        assert isinstance(new, TooManyListenersError)
+        assert directory.ids == {"lapsed", "jm-0", "jm-1"}
+
+    run(process, scenario)
+
+
+@ON_BOTH
+def test_a_takeover_that_fails_leaves_the_reports_counted(process: InProcessService) -> None:
+    async def scenario(service: Service) -> None:
+        registry = service.registry
+        for session in ("s1", "s2"):
+            await registry.register(registration("jm", session), "token")
+        nodes = {f"tm-{number:046}": f"node-{number:045}" for number in range(9)}
+        await registry.heartbeat("jm", "s2", None, Report(task_managers=nodes), "token")
+        with pytest.raises(FencedError):
+            await registry.register(registration("jm", "s1"), "operator")
+        await registry.register(registration("other"), "token")
+        with pytest.raises(ReportsTooLargeError):
+            await registry.heartbeat("other", "s1", None, Report(task_managers=nodes), "token")
+
+    run(process, scenario)
+
+
+@ON_SQLITE
+def test_after_an_interruption_nothing_is_counted_and_nobody_waits(process: InProcessService) -> None:
+    async def scenario(service: Service) -> None:
+        registry, directory = service.registry, service.directory
+        for name in ("lapsed", "jm-0", "jm-1"):
+            await registry.register(registration(name), "full")
+        entry = directory.get("lapsed")
+        assert entry is not None
+        directory.expire(entry)
+        requests = [(registration(f"new-{number}"), "token") for number in range(3)]
+        tasks = await waiting(service, *requests, (registration("jm-2"), "full"))
+        await until(lambda: not registry._waiting)
+        tasks[0].cancel()
+        await until(tasks[0].done)
+        tasks[1].cancel()
+        first, second, *others = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(first, asyncio.CancelledError)
+        assert isinstance(second, asyncio.CancelledError)
+        assert [type(each) for each in others] == [UnavailableError] * 2
+        for number in range(3):
+            await registry.register(registration(f"later-{number}"), "token")
+
+    run(process, scenario)
