@@ -613,8 +613,10 @@ class ListenerDirectory:
         if part == ERROR:
             entry.error = json.loads(text)
         elif part == EVIDENCE:
-            self._evidence.restore(entry.id, load_evidence(entry.id, text))
-            self._record_size(entry)
+            # A manager may have reported it earlier, when it was a JobMaster: only those may give evidence.
+            if entry.listener.role is ListenerRole.JOB_MASTER:
+                self._evidence.restore(entry.id, load_evidence(entry.id, text))
+                self._record_size(entry)
         else:
             self.apply_report(entry, load_part(part, text), at)
 

@@ -306,6 +306,21 @@ class _Stored:
         return self._updates
 
 
+async def test_the_stored_evidence_of_a_listener_that_has_become_a_manager_is_not_read() -> None:
+    view, evidence, directory, _ = new_directory()
+    directory.add(entry := job_master())
+    directory.apply_report(entry, Report(evidence={"a": SLOW}), 0)
+    text = directory.export_part(entry, "evidence")
+    directory.remove(entry.id)
+    database: Any = _Stored(1, {"evidence": json.loads(text)}, view.tracker.history)
+    reader = ListenerReader(
+        database, directory, view.tracker, on_registered=lambda _: None, clock=lambda: 0, replicated=True
+    )
+    await reader.sync()
+    assert directory.ids == {"rm"}
+    assert len(evidence) == 0
+
+
 async def test_what_is_not_in_force_is_known_with_the_acknowledgement_that_another_replica_received() -> None:
     """Otherwise a wait here ends, and a page says that a block is in force, while it is not."""
     view, _, directory, _ = new_directory()
