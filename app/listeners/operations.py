@@ -250,6 +250,7 @@ class ListenerRegistry:
                 batch[listener_id].fail(outcome)
             else:
                 batch[listener_id].finish(self._reader.upsert(outcome, history))
+            await asyncio.sleep(0)  # Each may take over from one with thousands of nodes: others must not wait for all.
 
     async def check_room(self, listener_id: str, principal: str | None) -> None:
         """Raise TooManyListenersError if the principal may not have this listener; UnavailableError."""

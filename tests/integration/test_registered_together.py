@@ -111,3 +111,21 @@ def test_after_an_interruption_nothing_is_counted_and_nobody_waits(process: InPr
             await registry.register(registration(f"later-{number}"), "token")
 
     run(process, scenario)
+
+
+@ON_SQLITE
+def test_others_get_their_turn_between_those_that_take_over(process: InProcessService) -> None:
+    """Each may drop the reports of thousands of nodes."""
+
+    async def scenario(service: Service) -> None:
+        names = [f"jm-{number}" for number in range(3)]
+        for name in names:
+            await service.registry.register(registration(name), "token")
+        tasks = await waiting(service, *((registration(name, "s2"), "token") for name in names))
+        seen = set[int]()
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            seen.add(sum(entry.listener.session == "s2" for entry in service.directory.entries))
+        assert seen == {0, 1, 2, 3}
+
+    run(process, scenario)
