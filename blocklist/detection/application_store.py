@@ -12,6 +12,7 @@ of tasks are kept.
 from __future__ import annotations
 
 import glob
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ from blocklist.detection.pipeline import (
 )
 from blocklist.detection.reader import QUIET_SECONDS, problems
 from blocklist.detection.schemas import COLUMNS, Omission
+from blocklist.detection.slowness import MIN_EFFECT
 from blocklist.model.errors import BlocklistError
 
 WINDOW_MS: Final = 24 * 3_600_000
@@ -219,6 +221,14 @@ class ApplicationStore:
         files = [row["file"] for row in self._rows("SELECT DISTINCT file FROM batch ORDER BY file")]
         new = ((file, log_of(file), self._owner_of(file) or None) for file in files)
         self._table("named_files", {"file": pa.string(), "log": pa.string(), "owner": pa.string()}, new)
+        # A file of another owner is another file of the same name: what the old one had is not the new owner's word.
+        self._db.execute(
+            """
+            CREATE OR REPLACE TEMP TABLE gone AS SELECT id FROM files JOIN named_files USING (file)
+            WHERE named_files.owner IS NOT NULL AND named_files.owner IS DISTINCT FROM files.owner
+            """
+        )
+        self._db.execute(_FORGET)
         self._db.execute(
             """
             CREATE OR REPLACE TEMP TABLE again AS
@@ -283,6 +293,8 @@ class ApplicationStore:
             self._db.execute("UPDATE logs SET unknown_pods = $pods WHERE id = $id", {"pods": pods, "id": log})
         self._db.execute(
             """
+            CREATE OR REPLACE TEMP TABLE before AS FROM compared
+            WHERE id IN (FROM wanted) AND id IN (SELECT id FROM counted WHERE ended);
             DELETE FROM counted WHERE id IN (FROM wanted) AND NOT ended;
             DELETE FROM compared WHERE id IN (FROM wanted);
             DELETE FROM charged WHERE id IN (FROM wanted) AND NOT ended;
@@ -291,6 +303,15 @@ class ApplicationStore:
             INSERT INTO compared BY NAME SELECT * RENAME (app AS id) FROM host_applications;
             INSERT INTO charged BY NAME SELECT * RENAME (app AS id), false AS ended FROM failures;
             """
+        )
+        # The stages that are kept may take seconds: a host that was slow in those before, too, is so since then.
+        self._db.execute(
+            """
+            UPDATE compared SET first = greatest($since, least(compared.first, before.first)) FROM before
+            WHERE before.id = compared.id AND before.host = compared.host AND before.metric = compared.metric
+                AND (before.slowdown >= $slow) = (compared.slowdown >= $slow)
+            """,
+            {"since": self._since, "slow": math.exp(MIN_EFFECT)},
         )
 
     def _end_stages(self, ids: Sequence[int]) -> None:
@@ -412,7 +433,8 @@ class ApplicationStore:
         shared = self._rows(
             """
             CREATE OR REPLACE TEMP TABLE shared AS FROM current QUALIFY count(*) OVER (PARTITION BY name) > 1
-                OR app_id IS NOT NULL AND count(*) OVER (PARTITION BY app_id) > 1;
+                OR app_id IS NOT NULL AND count(*) OVER (PARTITION BY app_id) > 1
+                OR count(*) OVER (PARTITION BY coalesce(app_id, name)) > 1 OR app_id IS NULL AND name LIKE '% (%)';
             SELECT id, any_value(shared.file) AS file, any_value(name) AS name, any_value(app_id) AS app_id,
                 any_value(began) AS began, any_value(facts) AS facts, any_value(coalesce(identified, 0)) AS seen,
                 list(DISTINCT coalesce(owner, '')) AS owners
@@ -469,8 +491,9 @@ class ApplicationStore:
         rows = self._rows(
             """
             WITH counting AS (
-                FROM compared
-                ANTI JOIN ignored ON ignored.host = compared.host AND (earliest < until OR id IN (FROM wanted))
+                SELECT compared.* REPLACE (greatest(first, until) AS first)
+                FROM compared LEFT JOIN ignored ON ignored.host = compared.host
+                WHERE until IS NULL OR earliest >= until AND id NOT IN (FROM wanted)
                 UNION ALL BY NAME SELECT * RENAME (app AS id) FROM host_applications SEMI JOIN ignored USING (host)
             )
             SELECT app, metric, stages, slow_stages, slowdown, lost_ms, first, last, host

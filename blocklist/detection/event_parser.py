@@ -50,6 +50,7 @@ _DECODERS: Final = {event.encode(): msgspec.json.Decoder(kind) for event, kind i
 _PREFIXES: Final = tuple(EVENT_PREFIX + event + b'"' for event in _DECODERS)
 _TASK_END_PREFIX: Final = EVENT_PREFIX + b'SparkListenerTaskEnd"'
 _TASK_END: Final = msgspec.json.Decoder(events.TaskEnd)
+_NO_ID: Final = re.compile(r"[\s/]")
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NAMES: Final = msgspec.json.Decoder(events.AnyEvent)
 _APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|snappy|gz))*")
@@ -172,7 +173,10 @@ def _stage(event: events.StageSubmitted) -> dict[str, Any]:
 
 
 def _application(event: events.ApplicationStart) -> dict[str, Any]:
+    """An App ID with a space or a slash is none: with them, applications without one, or of the same one, are named."""
     app_id = "_".join(filter(None, (event.app_id, event.attempt))) if event.app_id else None
+    if app_id and _NO_ID.search(app_id):
+        app_id = None
     return {"kind": "application", "time": event.timestamp, "app_id": app_id, "detail": event.name}
 
 

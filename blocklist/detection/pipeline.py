@@ -355,20 +355,25 @@ def applications(files: Iterable[FileFacts]) -> Applications:
         logs[log_of(each.file)].append(each)
     names = Counter(parts[0].name for parts in logs.values())
     same: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
-    of_file: dict[str, str | None] = {}
+    anonymous: list[str] = []
     for log, parts in logs.items():
         if identity := _identity(parts):
             same[identity].append(log)
         else:
-            # Without an App ID, files in different folders may have the same name.
-            name = parts[0].name
-            of_file |= {part.file: name if names[name] == 1 else log for part in parts}
+            anonymous.append(log)
     problems: list[Omission] = []
     began: defaultdict[str, set[int | None]] = defaultdict(set)
     for app_id, at in same:
         began[app_id].add(at)
+    of_identity = {(it, at): it if len(began[it]) == 1 else f"{it} ({at})" for it, at in same}
+    # Without an App ID, files in different folders may have the same name, or that of an application.
+    names.update(of_identity.values())
+    of_file: dict[str, str | None] = {}
+    for log in anonymous:
+        name = logs[log][0].name
+        of_file |= {part.file: name if names[name] == 1 else log for part in logs[log]}
     for (app_id, at), copies in same.items():
-        name = app_id if len(began[app_id]) == 1 else f"{app_id} ({at})"
+        name = of_identity[app_id, at]
         of_file |= {part.file: None for log in copies for part in logs[log]}
         own = _of_first_owner({log: logs[log] for log in copies})
         if not own:

@@ -172,6 +172,21 @@ def test_of_an_application_that_runs_long_the_latest_stages_are_compared(tmp_pat
 
 
 @pytest.mark.usefixtures("keeps_few")
+def test_a_host_is_slow_since_before_the_stages_that_are_compared(tmp_path: Path) -> None:
+    """Those of a busy application may take seconds. What was before it was unblocked by hand does not count."""
+    logs = {app: long_log(app, 10, slow_from=0) for app in ("app-1", "app-2", "app-3")}
+    store = Store(tmp_path)
+    for part in range(10):
+        store.add(parsed({f"/logs/{app}": parts[part] for app, parts in logs.items()}))
+    (verdict,) = judge(store.summaries(), Rules()).verdicts
+    assert verdict.last_evidence - verdict.first_evidence >= 9 * 60_000
+    unblocked = now() - 7 * 60_000
+    (verdict,) = judge(store.summaries({"n3": unblocked}), Rules()).verdicts
+    assert verdict.first_evidence == unblocked
+    assert judge(store.summaries({"n3": now() - 5 * 60_000}), Rules()).verdicts == []
+
+
+@pytest.mark.usefixtures("keeps_few")
 def test_failures_in_earlier_stages_of_an_application_that_runs_on_still_count(tmp_path: Path) -> None:
     parts = long_log("app-1", 10, slow_from=99)
     event = json.loads(parts[0][5])
@@ -349,6 +364,44 @@ def test_a_copy_with_more_lines_does_not_replace_the_log_of_an_owner_who_was_fir
     ]
     assert set(store.tasks().values()) == {18}
     assert store.store.log_owners() == {"app-1": "ann"}
+
+
+def test_no_log_takes_the_name_of_an_application_of_another_owner(tmp_path: Path) -> None:
+    """By the name of its file, or by an App ID like the name of one of several applications with the same App ID."""
+    began = now() - 100_000
+    owners = {"/a/1/eventlog": "ann", "/a/app-2": "ann"} | dict.fromkeys(
+        ("/b/app-1", "/b/other", "/b/forged", f"/b/app-2 ({began})"), "bob"
+    )
+    lines = event_log("app-2", began)
+    store = owned_store(tmp_path, owners)
+    store.add(parsed({"/a/1/eventlog": event_log("app-1", began), "/a/app-2": lines}))
+    store.add(
+        parsed(
+            {
+                "/b/app-1": event_log("app-1", began)[2:],
+                "/b/other": event_log("app-2", began - 1),
+                "/b/forged": event_log(f"app-2 ({began})", began),
+                f"/b/app-2 ({began})": lines[2:],
+            }
+        )
+    )
+    assert store.store.name_applications() == []
+    found = store.store.log_owners()
+    assert len(found) == len(owners)
+    assert {app for app, owner in found.items() if owner == "ann"} == {"app-1", f"app-2 ({began})"}
+
+
+def test_what_the_file_of_another_owner_had_under_the_same_name_is_forgotten(tmp_path: Path) -> None:
+    """Such as one that was made before the application began, and deleted: it is not the word of the owner now."""
+    for number, before in enumerate(("bob", "")):
+        owners = {"/a/app-1": before}
+        (folder := tmp_path / str(number)).mkdir()
+        store = owned_store(folder, owners)
+        store.add(parsed({"/a/app-1": event_log("app-1", now() - 200_000, hosts=["n7", "n8", "n9"])}))
+        owners["/a/app-1"] = "ann"
+        store.add(parsed({"/a/app-1": event_log("app-1", now() - 100_000)}))
+        assert store.tasks().keys() == {f"n{number}" for number in range(1, 7)}
+        assert store.store.log_owners() == {"app-1": "ann"}
 
 
 def test_an_application_that_several_owners_have_from_the_start_is_left_out_unless_logs_are_trusted(
