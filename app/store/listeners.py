@@ -373,9 +373,9 @@ def check(connection: Connection) -> None:
 
 
 def _identity(stored: Outcome | None) -> tuple[str, int, str] | None:
-    return (
-        None if not isinstance(stored, StoredListener) else (*stored.listener.registration_key, stored.secret.current)
-    )
+    if isinstance(stored, StoredListener):
+        return *stored.listener.registration_key, stored.secret.current
+    return None
 
 
 def _advance(given: Callable[[str], Any]) -> Update:

@@ -11,9 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Response,
+    sync_playwright,
+)
 
 from tests import debian
+from tests.integration.process import wait_until
 
 WIDE: Final = (1600, 1000)
 NARROW: Final = (400, 800)
@@ -87,6 +97,11 @@ def monitored(browser: Browser, url: str, size: tuple[int, int] = WIDE, **option
 def poll(page: Page) -> None:
     """What the page looks at every 15 s is due now. Its clock was installed before it was opened."""
     page.clock.fast_forward(15_000)
+
+
+def open_map(page: Page, url: str, cells: Locator, count: int) -> None:
+    """Open it until it has so many cells: the map may be a second old, and the page looks again every 15 s."""
+    wait_until(lambda: bool(page.goto(url)) and cells.count() == count)
 
 
 def overflows(page: Page) -> int:

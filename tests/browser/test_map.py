@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.browsing import monitored, overflows
+from tests.browser.browsing import monitored, open_map, overflows
 from tests.browser.conftest import SecuredService, log_in
 from tests.integration.bodies import EVACUATE, block
 from tests.integration.labels import report_labels
@@ -194,9 +194,7 @@ def test_racks_of_any_length_and_name_are_in_columns(
     for width in (1280, 1920):
         with monitored(browser, listener_service.url, (width, 900)) as monitor:
             page = monitor.context.new_page()
-            cells = page.locator(".racks .cell")
-            # The map may be a second old, and the page looks again every 15 s.
-            wait_until(lambda page=page, cells=cells: bool(page.goto(path)) and cells.count() == len(nodes))  # type: ignore[misc]
+            open_map(page, path, page.locator(".racks .cell"), len(nodes))
             expect(page.get_by_text("Live", exact=True)).to_be_visible()
             columns = page.evaluate(
                 "[...document.querySelectorAll('.rack')].map(rack => ["

@@ -13,12 +13,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from blocklist import BlocklistClient
-from tests.browser.browsing import monitored
+from tests.browser.browsing import monitored, open_map
 from tests.integration.bodies import block
 from tests.integration.conftest import Start
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.nginx import nginx_below
-from tests.integration.process import NO_TLS, wait_until
+from tests.integration.process import NO_TLS
 
 ROOT: Final = "/tools/blocklist"
 
@@ -89,8 +89,7 @@ def test_the_map_follows_and_its_cells_are_links(tools: Tools) -> None:
     page = tools.page
     register(tools.admin, "rm", role=RM, leaseSeconds=600)
     heartbeat(tools.admin, "rm", nodes=["n1", "n2"])
-    # The map may be a second old, and the page looks again every 15 s.
-    wait_until(lambda: bool(page.goto(f"{tools.url}/page/map")) and page.locator("a.cell.f").count() == 2)
+    open_map(page, f"{tools.url}/page/map", page.locator("a.cell.f"), 2)
     expect(page.locator("#live")).to_have_class("live on")
     tools.admin.put("/blocklist/nodes/n1", json=block()).raise_for_status()
     expect(page.locator("a.cell.p")).to_have_count(1)

@@ -46,6 +46,15 @@ async def waiting(service: Service, *requests: tuple[Registration, str]) -> list
     return tasks
 
 
+async def fill(service: Service, token: str) -> None:
+    """Register as many listeners as a token may have; one of them has lapsed."""
+    for name in ("lapsed", "jm-0", "jm-1"):
+        await service.registry.register(registration(name), token)
+    entry = service.directory.get("lapsed")
+    assert entry is not None
+    service.directory.expire(entry)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(1000):
         if condition():
@@ -57,16 +66,11 @@ async def until(condition: Callable[[], bool]) -> None:
 @ON_SQLITE
 def test_one_that_had_lapsed_and_registers_again_makes_no_room(process: InProcessService) -> None:
     async def scenario(service: Service) -> None:
-        registry, directory = service.registry, service.directory
-        for name in ("lapsed", "jm-0", "jm-1"):
-            await registry.register(registration(name), "token")
-        entry = directory.get("lapsed")
-        assert entry is not None
-        directory.expire(entry)
+        await fill(service, "token")
         again, new = await together(service, (registration("lapsed", "s2"), "token"), (registration("jm-2"), "token"))
         assert again[0].id == "lapsed"
         assert isinstance(new, TooManyListenersError)
-        assert directory.ids == {"lapsed", "jm-0", "jm-1"}
+        assert service.directory.ids == {"lapsed", "jm-0", "jm-1"}
 
     run(process, scenario)
 
@@ -91,12 +95,8 @@ def test_a_takeover_that_fails_leaves_the_reports_counted(process: InProcessServ
 @ON_SQLITE
 def test_after_an_interruption_nothing_is_counted_and_nobody_waits(process: InProcessService) -> None:
     async def scenario(service: Service) -> None:
-        registry, directory = service.registry, service.directory
-        for name in ("lapsed", "jm-0", "jm-1"):
-            await registry.register(registration(name), "full")
-        entry = directory.get("lapsed")
-        assert entry is not None
-        directory.expire(entry)
+        registry = service.registry
+        await fill(service, "full")
         requests = [(registration(f"new-{number}"), "token") for number in range(3)]
         tasks = await waiting(service, *requests, (registration("jm-2"), "full"))
         await until(lambda: not registry._waiting)
