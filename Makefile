@@ -122,11 +122,11 @@ test-yarn: jar
 
 # An hour of several owners against each other; make test has a short form.
 soak-claims: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.claims_soak $(ARGS)
+	$(BIN)/python -m tests.chaos --owners --replicas 2 --minutes 60 $(ARGS)
 
 # An hour of two people with the command and an alert manager on the same nodes; make test has a short form.
 soak-people: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.claims_soak --people $(ARGS)
+	$(BIN)/python -m tests.chaos --people --minutes 60 $(ARGS)
 
 # A million random requests to the fast path and to the ordinary route; make test sends 50,000.
 fuzz: $(VENV)/dev.stamp

@@ -27,7 +27,6 @@ HEAVY: Final = (
     "release",
     "chaos",
     "conformance",
-    "claims_soak",
     "spark_agent",
     "generated_clients",
 )

@@ -1,13 +1,12 @@
-"""One run: clients, watchers and a nemesis for each target; its result is a RunRecord."""
+"""One run: actors, watchers and faults on running replicas; a checker reads the log meanwhile and afterwards."""
 
 from __future__ import annotations
 
 import json
-import random
 import threading
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,208 +15,210 @@ from typing import Any, Final
 
 import httpx
 
-from tests.chaos.attribution import attribute
-from tests.chaos.change_log import read_log
-from tests.chaos.client import Client, HighestRevision
-from tests.chaos.cluster import Cluster, FaultTarget
-from tests.chaos.contract import violations
-from tests.chaos.operation import Kind, Operation, WallClock
+from blocklist.model.node import PERMANENT
+from tests.chaos.actors import Actor, Alertmanager, Application, Detection, Maintainer, Operator, Reader
+from tests.chaos.checker import MAX_LATE_MS, Checker
+from tests.chaos.cluster import Cluster
+from tests.chaos.evidence import EvidenceReports
+from tests.chaos.faults import FaultLog, inject, watch_stalls
+from tests.chaos.model import read_block
+from tests.chaos.operation import HighestRevision, Operation, RecordingClient, WallClock
 from tests.chaos.watcher import Watcher
-from tests.chaos.workload import NODES, Request, Workload
-from tests.integration.bodies import all_changes, now_ms
+from tests.integration.bodies import all_changes
 from tests.integration.process import NO_TLS, wait_until
+
+_CHECK_SECONDS: Final = 1.0
+_SETTLE_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """`logs` are the change logs of the replicas at the end, `watched_changes` what each watcher received."""
+class Crowd:
+    """How many there are of some actors. `pace` multiplies all rates; `timeouts` of requests are in seconds."""
 
-    seed: str
-    operations: Sequence[Operation]
-    logs: Sequence[list[Any]]
-    watched_changes: Sequence[list[Any]]
-    anomalies: Sequence[str]
-    streams: int
-    faults: Counter[str]
-
-    def violations(self) -> list[str]:
-        """Violations of the contract."""
-        log = self.logs[0]
-        different = [f"replica {n} has another log" for n, other in enumerate(self.logs) if other != log]
-        return [*different, *self.anomalies, *violations(self.operations, log, self.watched_changes, NODES)]
-
-    def summary(self) -> Iterator[str]:
-        """Figures of the run, one per line."""
-        yield f"seed {self.seed}"
-        for (kind, what), number in sorted(Counter(map(_outcome, self.operations)).items()):
-            yield f"{number:>8} {kind}: {what}"
-        yield f"{len(self.operations):>8} operations in all"
-        yield f"{len(self.logs[0]):>8} revisions"
-        unknown = [operation for operation in self.operations if operation.unknown]
-        yield f"{len(unknown):>8} changes without an answer or with a 503, happened: {self._committed_unknown()}"
-        yield f"{self.streams:>8} streams of {len(self.watched_changes)} watchers"
-        for fault, number in sorted(self.faults.items()):
-            yield f"{number:>8} times {fault}"
-
-    def save(self, folder: Path) -> None:
-        """Write the record to files in a folder."""
-        (folder / "operations.txt").write_text("\n".join(map(str, self.operations)))
-        for number, log in enumerate(self.logs):
-            (folder / f"log-{number}.jsonl").write_text("\n".join(map(json.dumps, log)))
-
-    def _committed_unknown(self) -> int:
-        made = attribute(self.operations, read_log(self.logs[0])).by_revision.values()
-        return len({id(change.operation) for change in made if change.operation.unknown})
+    operators: int
+    readers: int
+    watchers: int
+    applications: int
+    pace: float
+    timeouts: tuple[float, float]
 
 
-def _outcome(operation: Operation) -> tuple[str, str]:
-    return operation.kind, "no answer" if operation.status is None else str(operation.status)
-
-
-_MIN_SECONDS: Final = 0.05
-"""Minimum duration of a fault; its logarithm is uniformly distributed."""
-
-
-class Nemesis:
-    """Injects faults into one target, and counts them by name."""
-
-    def __init__(self, target: FaultTarget) -> None:
-        self.target = target
-        self.injected = Counter[str]()
-
-    def run(self, seed: str, stop: threading.Event) -> None:
-        """Inject one fault after another until `stop` is set; the last one is ended."""
-        rng = random.Random(f"{seed} {self.target.name}")
-        while not stop.wait(rng.uniform(0, self.target.max_interval_seconds)):
-            name = rng.choice(sorted(self.target.faults))
-            self.injected[name] += 1
-            with self.target.faults[name]():
-                stop.wait(_MIN_SECONDS * (self.target.max_fault_seconds / _MIN_SECONDS) ** rng.random())
-
-
-CLIENTS: Final = 16
-WATCHERS: Final = 3
-_CALM_SECONDS: Final = 2.0
-"""How long clients continue after the last fault."""
-_MIN_REMAINING_MS: Final = 600_000
-"""Minimum remaining duration of blocks when the replicas are compared."""
-_MILLISECOND: Final = 1_000_000
+STORM: Final = Crowd(operators=11, readers=3, watchers=3, applications=0, pace=15, timeouts=(0.2, 3.0))
+"""Many requests. No evidence: a replica that is killed forgets what was reported."""
+OWNERS: Final = Crowd(operators=2, readers=2, watchers=2, applications=2, pace=1, timeouts=(10.0, 10.0))
+"""Several owners against each other, with evidence."""
 
 
 class ChaosRun:
     """A run on a cluster; `seed` determines requests and faults, but not their timing."""
 
-    def __init__(self, cluster: Cluster, seed: str) -> None:
-        self._cluster = cluster
-        self._seed = seed
-        self._clock = WallClock()
-        horizon = HighestRevision()
-        *self._clients, self._final_client = [Client(n, cluster.urls, self._clock, horizon) for n in range(CLIENTS + 1)]
-        self._watchers = [Watcher(number, cluster.urls) for number in range(WATCHERS)]
-        self._anomalies: list[str] = []
-        self._nemeses = [Nemesis(victim) for victim in cluster.fault_targets]
+    def __init__(self, cluster: Cluster, seed: str, crowd: Crowd = STORM, *, max_late_ms: int = MAX_LATE_MS) -> None:
+        self._cluster, self._seed, self._crowd = cluster, seed, crowd
+        self._clock, self._highest = WallClock(), HighestRevision()
+        self._seen: deque[Operation] = deque()
+        self.faults = FaultLog(self._clock)
+        self._watchers = [Watcher(number, cluster.urls) for number in range(crowd.watchers)]
+        reports = EvidenceReports()
+        self.checker = Checker(self.faults, reports, max_late_ms)
+        self._last = Operator("last", seed, self._client("last"))
+        kinds: dict[str, type[Actor]] = {
+            "maintainer": Maintainer,
+            "detection": Detection,
+            "alertmanager": Alertmanager,
+            **{f"operator-{number}": Operator for number in range(crowd.operators)},
+            **{f"reader-{number}": Reader for number in range(crowd.readers)},
+        }
+        self._actors = [kind(name, seed, self._client(name)) for name, kind in kinds.items()]
+        for name in (f"app-{number}" for number in range(crowd.applications)):
+            self._actors.append(Application(name, seed, self._client(name), reports))
+        self._log: list[Any] = []
 
-    def run(self, seconds: float) -> RunRecord:
-        """Run for `seconds`. Exceptions have a note with the seed."""
+    def run(self, seconds: float, on_progress: Callable[[str], None] = lambda line: None) -> list[str]:
+        """Run for so long, or until a violation; return all violations. Exceptions have a note with the seed."""
         try:
-            return self._run(seconds)
+            return self._run(seconds, on_progress)
         except BaseException as error:
             error.add_note(f"The seed was {self._seed}.")
             raise
-        finally:
-            for client in (*self._clients, self._final_client):
-                client.close()
 
-    def _run(self, seconds: float) -> RunRecord:
+    def summary(self) -> Iterator[str]:
+        """Figures of the run, one per line."""
+        yield f"seed {self._seed}"
+        for name, number in sorted((self.checker.figures + self.faults.kinds).items()):
+            yield f"{number:>8} {name}"
+        yield f"{len(self.checker.entries):>8} revisions"
+        yield f"{sum(it.streams for it in self._watchers):>8} streams of {len(self._watchers)} watchers"
+        yield f"{self.checker.latest_ms:>8} ms late was the latest expiry without a fault"
+
+    def save(self, folder: Path) -> None:
+        """Write the log to a file."""
+        (folder / "log.jsonl").write_text("\n".join(map(json.dumps, self._log)))
+
+    def _client(self, name: str) -> RecordingClient:
+        return RecordingClient(name, self._cluster.urls, self._clock, self._highest, self._seen, self._crowd.timeouts)
+
+    def _run(self, seconds: float, on_progress: Callable[[str], None]) -> list[str]:
         watch_over = threading.Event()
-        with ThreadPoolExecutor(len(self._watchers)) as pool:
+        with ExitStack() as stack:
+            for actor in (*self._actors, self._last):
+                stack.callback(actor.client.close)
+            pool = stack.enter_context(ThreadPoolExecutor(len(self._watchers)))
+            stack.callback(watch_over.set)
             watching = [pool.submit(watcher.run, self._seed, watch_over) for watcher in self._watchers]
-            try:
-                self._inject_faults(seconds)
-                logs = self._wait_for_recovery()
-            finally:
-                watch_over.set()
-        for watched in watching:
-            watched.result()
-        assert self._clock.error() < _MILLISECOND, "the clock of this machine was set meanwhile"
-        return self._record(logs)
+            self._act(seconds, on_progress)
+            violations = self.checker.violations or list(self._compare_in_the_end())
+            watch_over.set()
+            for watched in watching:
+                watched.result()
+        assert self._clock.error() < 2, "the clock of this machine was set meanwhile"
+        return violations
 
-    def _inject_faults(self, seconds: float) -> None:
-        """Run clients and faults; clients continue a little longer."""
-        faults_over, load_over = threading.Event(), threading.Event()
-        with ThreadPoolExecutor(len(self._clients) + len(self._nemeses)) as pool, ExitStack() as stack:
-            stack.callback(load_over.set)
-            stack.callback(faults_over.set)
-            asking = [pool.submit(client.run, self._seed, load_over) for client in self._clients]
-            causing = [pool.submit(nemesis.run, self._seed, faults_over) for nemesis in self._nemeses]
-            ended = wait([*asking, *causing], timeout=seconds, return_when=FIRST_EXCEPTION).done
-            faults_over.set()
-            # Failed futures first: the others may wait for ever.
-            for caused in [*ended, *causing]:
+    def _act(self, seconds: float, on_progress: Callable[[str], None]) -> None:
+        """Run actors and faults, and check meanwhile; the actors stop after the last fault."""
+        acting, faulty = threading.Event(), threading.Event()
+        targets = self._cluster.fault_targets
+        with ThreadPoolExecutor(len(self._actors) + len(targets) + 1) as pool, ExitStack() as stack:
+            stack.callback(acting.set)
+            stack.callback(faulty.set)
+            running = [pool.submit(actor.run, acting, self._crowd.pace) for actor in self._actors]
+            causing = [pool.submit(inject, target, self.faults, self._seed, faulty) for target in targets]
+            causing.append(pool.submit(watch_stalls, self.faults, faulty))
+            self._check_until(seconds, [*running, *causing], on_progress)
+            faulty.set()
+            for caused in causing:
                 caused.result()
-            load_over.wait(_CALM_SECONDS)
-        for future in asking:
-            future.result()
+        for ended in running:
+            ended.result()
 
-    def _wait_for_recovery(self) -> list[list[Any]]:
-        """Check that each replica accepts changes, and that all return one list; return their logs."""
-        workload = Workload("last", random.Random(self._seed), now_ms)
-        for replica in range(len(self._cluster.replicas)):
-            takes_changes = partial(self._accepts_changes, workload, replica)
-            self._expect_within_a_minute(takes_changes, f"replica {replica} accepts no changes")
-        self._expect_within_a_minute(self._lists_are_equal, "the replicas do not come to one list")
-        for replica in range(len(self._cluster.replicas)):
-            self._final_client.request(Request(Kind.LIST), replica, with_min_revision=True, timeout_seconds=30)
-        logs = [self._log(url) for url in self._cluster.urls]
-        all_received = lambda: all(len(watcher.received) >= len(logs[0]) for watcher in self._watchers)  # noqa: E731
-        self._expect_within_a_minute(all_received, "a watcher does not receive all changes")
-        return logs
+    def _check_until(self, seconds: float, futures: Sequence[Future[None]], on_progress: Callable[[str], None]) -> None:
+        begin = self.faults.now()
+        progress = begin
+        while (now := self.faults.now()) < begin + 1000 * seconds and not self.checker.violations:
+            if now >= progress:
+                on_progress(f"{(now - begin) // 1000} s: {len(self.checker.entries)} revisions")
+                progress = now + 60_000
+            self._check(now)
+            if wait(futures, timeout=_CHECK_SECONDS, return_when=FIRST_EXCEPTION).done:
+                return
 
-    def _expect_within_a_minute(self, holds: Callable[[], bool], otherwise: str) -> None:
+    def _check(self, turn: int) -> bool:
+        """Read what is new in the log of one replica, and check it; False if that replica cannot be read."""
+        operations = [self._seen.popleft() for _ in range(len(self._seen))]
+        client = self._last.client.unrecorded(turn // 1000 % len(self._cluster.urls))
+        now = self.faults.now()
+        params = {"since": len(self._log), "limit": 1000}
         try:
-            wait_until(holds)
-        except AssertionError:
-            self._anomalies.append(otherwise)
+            answer = client.get("/blocklist/changes", params=params)
+        except httpx.TransportError:
+            answer = None
+        complete = answer is not None and answer.status_code == 200 and "age" not in answer.headers
+        if answer is not None and complete:
+            for change in answer.json()["changes"]:
+                self._log.append(change)
+                self.checker.apply(change)
+            if answer.json()["next"] is None:
+                self.checker.require_swept(now)
+        self.checker.check(operations)
+        return complete
 
-    def _accepts_changes(self, workload: Workload, replica: int) -> bool:
-        request = next(request for request in iter(workload.next, None) if request.kind is Kind.PUT)
-        return self._final_client.request(request, replica, with_min_revision=True, timeout_seconds=30).status in {
-            201,
-            202,
-            409,
-        }
+    def _compare_in_the_end(self) -> Iterator[str]:
+        """Each replica must accept changes, and all replicas and watchers come to one list and one log."""
+        known = len(self.checker.violations)
+        for number in range(len(self._cluster.urls)):
+            if not _holds(partial(self._accepts_changes, number), 60):
+                yield f"replica {number} accepts no changes"
+        if not _holds(self._is_settled, _SETTLE_SECONDS):
+            yield "the replicas do not come to one list, or what has ended is not swept"
+        while self._check(self.faults.now()) and len(self._log) < self._revision():
+            pass
+        self.checker.require_swept(self.faults.now())
+        self.checker.finish()
+        yield from self.checker.violations[known:]
+        yield from self._differences()
 
-    def _lists_are_equal(self) -> bool:
-        """Whether all replicas return the same list, in which no block ends soon."""
-        answers = [
-            httpx.get(f"{url}/blocklist", timeout=30, trust_env=False, verify=NO_TLS) for url in self._cluster.urls
-        ]
-        if any("age" in answer.headers or not answer.is_success for answer in answers):
-            return False
-        states = {(answer.headers["etag"], answer.headers["blocklist-revision"]) for answer in answers}
-        ends = [int(node["endTimestamp"]) for node in answers[0].json().values()]
-        return len(states) == 1 and all(end > now_ms() + _MIN_REMAINING_MS for end in ends)
-
-    def _log(self, url: str) -> list[Any]:
-        with httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
-            return all_changes(client)
-
-    def _record(self, logs: list[list[Any]]) -> RunRecord:
-        clients = [*self._clients, self._final_client]
-        return RunRecord(
-            seed=self._seed,
-            operations=[operation for client in clients for operation in client.operations],
-            logs=logs,
-            watched_changes=[watcher.received for watcher in self._watchers],
-            anomalies=[*self._anomalies, *self._collect_anomalies()],
-            streams=sum(watcher.streams for watcher in self._watchers),
-            faults=Counter(
-                {f"{n.target.name} {name}": times for n in self._nemeses for name, times in n.injected.items()}
-            ),
-        )
-
-    def _collect_anomalies(self) -> Iterator[str]:
-        for watcher in self._watchers:
+    def _differences(self) -> Iterator[str]:
+        """Between the log that was checked and what replicas and watchers have."""
+        for number, url in enumerate(self._cluster.urls):
+            with httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
+                if all_changes(client) != self._log:
+                    yield f"replica {number} has another log"
+                yield from self._list_faults(number, client.get("/blocklist").json())
+        for number, watcher in enumerate(self._watchers):
             yield from watcher.anomalies
+            if watcher.received != self._log:
+                yield f"watcher {number} received {len(watcher.received)} of {len(self._log)} changes, or other ones"
         for number, replica in enumerate(self._cluster.replicas):
             yield from (f"replica {number} logged a traceback: {line}" for line in replica.tracebacks())
+
+    def _accepts_changes(self, replica: int) -> bool:
+        return not self._last.client.send(self._last.put_merged(), replica).unknown
+
+    def _list_faults(self, number: int, shown: dict[str, Any]) -> Iterator[str]:
+        blocks = {node: self.checker.state(node, len(self._log)).block for node in self.checker.nodes}
+        if {node: read_block(it) for node, it in shown.items()} != {n: b for n, b in blocks.items() if b is not None}:
+            yield f"replica {number} ends with the list {shown}, but the claims make {blocks}"
+
+    def _is_settled(self) -> bool:
+        """Whether nothing with an end is left, and everybody knows all changes."""
+        self._check(self.faults.now())
+        answers = [self._get(url) for url in self._cluster.urls]
+        revisions = {int(it.headers["blocklist-revision"]) for it in answers if "age" not in it.headers}
+        ends = {int(it["endTimestamp"]) for answer in answers for it in answer.json().values()}
+        claims = {b.end for n in self.checker.nodes for b in self.checker.state(n, len(self._log)).claims.values()}
+        received = {len(watcher.received) for watcher in self._watchers}
+        return ends | claims <= {PERMANENT} and revisions == received == {len(self._log)}
+
+    def _revision(self) -> int:
+        return int(self._get(self._cluster.urls[0]).headers["blocklist-revision"])
+
+    def _get(self, url: str) -> httpx.Response:
+        return httpx.get(f"{url}/blocklist", timeout=30, trust_env=False, verify=NO_TLS)
+
+
+def _holds(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it does within this time."""
+    try:
+        wait_until(condition, seconds=seconds)
+    except AssertionError:
+        return False
+    return True

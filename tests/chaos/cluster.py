@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.actors import ALERT_DURATION_MS, RACKS
+from tests.chaos.faults import Fault, FaultTarget
 from tests.chaos.replica import ChaosReplica
 from tests.faulty_proxy import FaultyProxy
 from tests.integration.process import url_of
@@ -22,18 +25,13 @@ _DELAY_SECONDS: Final = 0.1
 _START_SECONDS: Final = 0.8
 """Until a start is over: so long a start may run before it is killed."""
 
-Fault = Callable[[], AbstractContextManager[None]]
-"""A context manager: the fault lasts while it is entered."""
 
+class Faults(StrEnum):
+    """Which faults there are. FEW leave the replicas what they know of evidence, which a kill makes them forget."""
 
-@dataclass(frozen=True)
-class FaultTarget:
-    """A process or connection that has one fault at a time, with at most `max_interval_seconds` between two."""
-
-    name: str
-    max_interval_seconds: float
-    faults: Mapping[str, Fault]
-    max_fault_seconds: float = 5.0
+    ALL = "all"
+    KILLS = "kills"
+    FEW = "few"
 
 
 @dataclass(frozen=True)
@@ -48,50 +46,59 @@ class Cluster:
         return [replica.url for replica in self.replicas]
 
 
-def running_cluster(folder: Path, replicas: int, *, kills: bool = False) -> AbstractContextManager[Cluster]:
-    """A number of replicas on PostgreSQL; for 0 one service on SQLite, which with `kills` has no other faults."""
-    return _on_postgres(folder, replicas) if replicas else _on_sqlite(folder, kills=kills)
-
-
 @contextmanager
-def _on_sqlite(folder: Path, *, kills: bool) -> Iterator[Cluster]:
-    database = folder / "blocklist.db"
-    replica = ChaosReplica(folder / "replica-0", url_of(database))
-    replica.migrate()
-    target = FaultTarget("replica 0", 5, _process_faults(replica))
-    if kills:
-        target = FaultTarget("replica 0", 2, _kills(replica), max_fault_seconds=0.2)
-    with replica:
-        yield Cluster([replica], [target])
+def running_cluster(folder: Path, replicas: int, faults: Faults = Faults.ALL) -> Iterator[Cluster]:
+    """A number of replicas on PostgreSQL; for 0 one service on SQLite, whose file is checked afterwards."""
+    nodes_file = folder / "nodes.csv"
+    nodes_file.write_text("\n".join(["id,labels", *(f"{it},rack={rack}" for rack in RACKS for it in RACKS[rack])]))
+    settings = {
+        "nodes_file": str(nodes_file),
+        "alertmanager_duration": f"{ALERT_DURATION_MS // 1000}s",
+        "evidence_max_share": "1",
+        # The reference model has no repeated blocks.
+        "repeat_window": "0s",
+    }
+    with ExitStack() as stack:
+        targets = []
+        if replicas:
+            server = stack.enter_context(PostgresServer(durable=True))
+            url = server.create("chaos")
+            # Each replica connects through its own proxy.
+            wires = [stack.enter_context(FaultyProxy(server.port)) for _ in range(replicas)]
+            urls = [url.replace(f":{server.port}/", f":{wire.port}/") for wire in wires]
+            if faults is Faults.ALL:
+                targets.append(FaultTarget("database", 15, _database_faults(server)))
+        else:
+            wires, urls = [], [url_of(folder / "blocklist.db")]
+            stack.callback(_check_sqlite, folder / "blocklist.db")
+        running = [ChaosReplica(folder / f"replica-{place}", url, **settings) for place, url in enumerate(urls)]
+        running[0].migrate()
+        for place, replica in enumerate(running):
+            stack.enter_context(replica)
+            targets.append(_target(replica, f"replica {place}", wires[place : place + 1], faults))
+        yield Cluster(running, targets)
+
+
+def _target(replica: ChaosReplica, name: str, wires: Sequence[FaultyProxy], faults: Faults) -> FaultTarget:
+    if faults is Faults.KILLS:
+        return FaultTarget(name, 2, _kills(replica), max_fault_seconds=0.2)
+    if faults is Faults.FEW:
+        return FaultTarget(name, 120, _process_faults(replica), max_fault_seconds=3)
+    found = _process_faults(replica)
+    for wire in wires:
+        found |= _network_faults(wire)
+    return FaultTarget(name, 5, found)
+
+
+def _check_sqlite(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-@contextmanager
-def _on_postgres(folder: Path, number: int) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        server = stack.enter_context(PostgresServer(durable=True))
-        url = server.create("chaos")
-        # Each replica connects through its own proxy.
-        wires = [stack.enter_context(FaultyProxy(server.port)) for _ in range(number)]
-        replicas = [
-            ChaosReplica(folder / f"replica-{place}", url.replace(f":{server.port}/", f":{wire.port}/"))
-            for place, wire in enumerate(wires)
-        ]
-        replicas[0].migrate()
-        for replica in replicas:
-            stack.enter_context(replica)
-        victims = [
-            FaultTarget(f"replica {place}", 5, _process_faults(replica) | _network_faults(wire))
-            for place, (replica, wire) in enumerate(zip(replicas, wires, strict=True))
-        ]
-        yield Cluster(replicas, [*victims, FaultTarget("database", 15, _database_faults(server))])
 
 
 def _process_faults(replica: ChaosReplica) -> dict[str, Fault]:
     return _kills(replica) | {
         "stopped": partial(_fault, replica.stop, replica.start_supervised),
-        "paused": partial(_fault, replica.pause, replica.resume),
+        "paused": replica.paused,
     }
 
 

@@ -14,21 +14,26 @@ from hashlib import sha256
 from itertools import count
 from typing import Any, Final
 
-from tests.claims_soak import model
-from tests.claims_soak.evidence import EvidenceReports
-from tests.claims_soak.model import Alert, BlockSpec
-from tests.claims_soak.operation import Kind, Operation, RecordingClient, Request
+from tests.chaos import model
+from tests.chaos.evidence import EvidenceReports
+from tests.chaos.model import Alert, BlockSpec
+from tests.chaos.operation import PUTS_OF_SEVERAL, Kind, Operation, RecordingClient, Request
 from tests.integration.bodies import EVACUATE, MARK, PERMANENT
 
 RACKS: Final = {f"rack-{rack}": [f"node-{rack}{place}" for place in "abcd"] for rack in (1, 2)}
 NODES: Final = [node for nodes in RACKS.values() for node in nodes]
-ALERT_DURATION_MS: Final = 8_000
+ALERT_DURATION_MS: Final = 4_000
 """How long an alert's claim lasts unless it is posted again."""
 _RETRY_SECONDS: Final = 0.1
+_BACKOFF_SECONDS: Final = 0.25
+"""Additional pause after a request without a response, so that such requests do not dominate."""
 
 
 class Actor(ABC):
-    """Sends a request, pauses, and so on; after one without a response the next goes to another replica."""
+    """Sends a request, pauses, and so on. After one without a response the next goes to another replica.
+
+    Half of these requests are sent again, unless they change several nodes: of those, the second may find a part done.
+    """
 
     mean_pause_seconds = 1.0
 
@@ -43,7 +48,13 @@ class Actor(ABC):
         """Act until `stop` is set; `pace` divides the pauses."""
         while not stop.wait(self.rng.expovariate(pace / self.mean_pause_seconds)):
             for request in self.requests():
-                self.send(request)
+                while (
+                    self.send(request).unknown
+                    and not stop.wait(_BACKOFF_SECONDS)
+                    and request.kind not in PUTS_OF_SEVERAL
+                    and self.rng.random() < 0.5
+                ):
+                    pass
 
     @abstractmethod
     def requests(self) -> Iterator[Request]:
@@ -62,7 +73,7 @@ class Actor(ABC):
 
     def soon(self) -> int:
         """An end within seconds: often so soon that several claims on a node end almost at once."""
-        return self.client.now() + int(self.rng.choice([0.5, 1, 2, 2, 4, 8]) * 1000)
+        return self.client.now() + int(self.rng.choice([0.1, 0.5, 1, 2, 2, 4]) * 1000)
 
     def action(self) -> str:
         return self.rng.choice([MARK, MARK, EVACUATE])
@@ -75,23 +86,25 @@ class Operator(Actor):
     """Blocks, merges and unblocks nodes, one or several at once."""
 
     def requests(self) -> Iterator[Request]:
-        makers = [self._put, self._put_merged, self._put_many, self._unblock, self._unblock_rack]
+        makers = [self._put, self.put_merged, self._put_many, self._unblock, self._unblock_rack]
         yield self.rng.choices(makers, [25, 30, 10, 30, 5])[0]()
 
     def _put(self) -> Request:
         return _put_request(Kind.PUT, self.rng.choice(NODES), self.spec(), merge=False)
 
-    def _put_merged(self) -> Request:
+    def put_merged(self) -> Request:
         return _put_request(Kind.PUT_MERGED, self.rng.choice(NODES), self.spec(), merge=True)
 
     def _put_many(self) -> Request:
         specs = {node: self.spec() for node in self.some_nodes()}
+        merged = {node for node in specs if self.rng.random() < 0.8}
         return Request(
             kind=Kind.PUT_MANY,
             method="PUT",
             path="/blocklist/nodes",
-            body={node: {**body_of(spec), "allowMerge": True} for node, spec in specs.items()},
+            body={node: {**body_of(spec), "allowMerge": node in merged} for node, spec in specs.items()},
             effects={node: model.put(spec) for node, spec in specs.items()},
+            must_be_free=frozenset(specs.keys() - merged),
             earliest_end=min(spec.end for spec in specs.values()),
         )
 
@@ -251,20 +264,19 @@ class Application(Actor):
 
 
 class Reader(Actor):
-    """Reads the list and the claims of nodes, from one replica."""
-
-    def __init__(self, name: str, seed: str, client: RecordingClient, replica: int) -> None:
-        super().__init__(name, seed, client)
-        self._replica = replica
-
-    def send(self, request: Request) -> Operation:
-        return self.client.send(request, self._replica)
+    """Reads the list, a node and its claims; most reads ask for the highest revision that any client has seen."""
 
     def requests(self) -> Iterator[Request]:
-        yield Request(kind=Kind.READ_LIST, method="GET", path="/blocklist")
         node = self.rng.choice(NODES)
-        path = f"/blocklist/nodes/{node}/claims"
-        yield Request(kind=Kind.READ_CLAIMS, method="GET", path=path, node=node)
+        path = f"/blocklist/nodes/{node}"
+        reads = (
+            (Kind.READ_LIST, "/blocklist", None),
+            (Kind.READ_NODE, path, node),
+            (Kind.READ_CLAIMS, f"{path}/claims", node),
+        )
+        for kind, its_path, its_node in reads:
+            ordered = self.rng.random() < 0.7
+            yield Request(kind=kind, method="GET", path=its_path, node=its_node, ordered=ordered)
 
 
 def body_of(spec: BlockSpec) -> dict[str, Any]:
@@ -279,6 +291,7 @@ def _put_request(kind: Kind, node: str, spec: BlockSpec, *, merge: bool) -> Requ
         path=f"/blocklist/nodes/{node}",
         body={**body_of(spec), "allowMerge": merge},
         effects={node: model.put(spec)},
+        must_be_free=frozenset() if merge else frozenset({node}),
         earliest_end=spec.end,
     )
 

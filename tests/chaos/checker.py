@@ -1,28 +1,35 @@
-"""Compares the change log, and what clients saw, with the reference model; while the soak runs and afterwards."""
+"""Compares the change log, and what clients saw, with the reference model; during a run and afterwards.
+
+Each response names a revision, and the log has an order. So all operations have an order that explains their responses
+if each response agrees with the log at its revision, and no operation misses what was answered before it began.
+"""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tests.claims_soak import model
-from tests.claims_soak.evidence import EvidenceReports
-from tests.claims_soak.faults import FaultLog
-from tests.claims_soak.model import Block, Claims, State
-from tests.claims_soak.operation import PUTS_OF_SEVERAL, UNBLOCKS, Kind, Operation
+from tests.chaos import model
+from tests.chaos.evidence import EvidenceReports
+from tests.chaos.faults import FaultLog
+from tests.chaos.model import Block, Claims, State
+from tests.chaos.operation import PUTS, PUTS_OF_SEVERAL, READS, UNBLOCKS, Kind, Operation
 
 MAX_LATE_MS: Final = 1_000
 """How late the log may say that a claim has ended."""
 _ACKNOWLEDGED: Final = {200, 201, 202}
 _REFUSED: Final = {
     Kind.PUT: {409},
+    Kind.PUT_MANY: {409},
     Kind.UNBLOCK: {404},
     Kind.UNBLOCK_MANY: {404},
     Kind.REMOVE_CLAIM: {404},
     Kind.REMOVE_CLAIMS: {404},
+    Kind.READ_NODE: {404},
     Kind.READ_CLAIMS: {404},
     Kind.HEARTBEAT: {404, 409},
 }
@@ -68,7 +75,13 @@ class Checker:
         self._waiting: list[Operation] = []
         self._unexplained: dict[int, Entry] = {}
         self._explained: dict[Operation, list[str]] = defaultdict(list)
-        self._unknown: list[Operation] = []
+        self._unknown: dict[str, list[Operation]] = defaultdict(list)
+        """Changes of unknown outcome, by node."""
+        self._answered: list[Operation] = []
+        self._highest: dict[tuple[str, int], int] = defaultdict(int)
+        """The highest revision in the responses of a replica to a client."""
+        self._lists: dict[str | None, str] = {}
+        self._tags: dict[str, str | None] = {}
         self._histories: set[str] = set()
         self._reported: set[tuple[str, str, int]] = set()
 
@@ -163,8 +176,11 @@ class Checker:
     # What clients saw
 
     def check(self, operations: Iterable[Operation]) -> None:
-        """Check what clients saw, as far as the log is known."""
-        waiting, self._waiting = [*self._waiting, *operations], []
+        """Check what clients saw, as far as the log is known. Those of a client are in order."""
+        new = list(operations)
+        for operation in new:
+            self.violations += [f"{fault}: {operation}" for fault in self._revision_faults(operation)]
+        waiting, self._waiting = [*self._waiting, *new], []
         for operation in waiting:
             if operation.revision is not None and operation.revision > len(self.entries) and not operation.unknown:
                 self._waiting.append(operation)
@@ -176,16 +192,49 @@ class Checker:
         """All is known: what is not explained by an acknowledged request must be by one of unknown outcome."""
         self.violations += [f"a revision that is not in the log: {it}" for it in self._waiting]
         for entry in self._unexplained.values():
-            operation = next((it for it in self._unknown if self._explains(it, entry)), None)
+            operation = next((it for it in self._unknown[entry.node] if self._explains(it, entry)), None)
             if operation is None:
                 self.violations.append(f"no request explains {entry}")
             else:
                 self._explained[operation].append(entry.node)
                 self.figures["changes of unknown outcome that were committed"] += 1
-        for operation in self._unknown:
+        for operation in {it for unknown in self._unknown.values() for it in unknown}:
             done = len(self._explained[operation])
             if operation.request.kind in PUTS_OF_SEVERAL and done not in {0, len(operation.request.effects)}:
                 self.violations.append(f"only {done} of the nodes were changed: {operation}")
+        self.violations += self._order_faults()
+
+    def _revision_faults(self, operation: Operation) -> Iterator[str]:
+        """The responses of a replica to a client do not go back, and a read is not below its minRevision."""
+        if operation.revision is None or operation.status == 503:
+            return
+        at = operation.client, operation.replica
+        if operation.revision < max(self._highest[at], operation.min_revision):
+            yield f"comes after revision {self._highest[at]}"
+        self._highest[at] = max(self._highest[at], operation.revision)
+
+    def _order_faults(self) -> Iterator[str]:
+        """Changes, refusals and ordered reads must know every change that was answered before they began."""
+        returned, floor = deque(sorted(self._answered, key=lambda it: it.returned)), 0
+        for operation in sorted(self._answered, key=lambda it: it.invoked):
+            while returned and returned[0].returned < operation.invoked:
+                floor = max(floor, returned.popleft().revision or 0)
+            for node in self._ordered_nodes(operation):
+                if (last := self._last_change(node, floor)) > (operation.revision or 0):
+                    yield f"{node} had been changed in revision {last}, which was answered before: {operation}"
+
+    def _ordered_nodes(self, operation: Operation) -> Iterable[str]:
+        request = operation.request
+        if request.kind not in READS:
+            return request.effects
+        if not request.ordered:
+            return ()
+        return list(self._history) if request.node is None else [request.node]
+
+    def _last_change(self, node: str, revision: int) -> int:
+        """The revision of the node's last change up to this one."""
+        states = self._history[node]
+        return states[bisect_right(states, revision, key=lambda it: it[0]) - 1][0]
 
     def state(self, node: str, revision: int) -> State:
         """The node at a revision."""
@@ -202,8 +251,11 @@ class Checker:
             self._histories.add(operation.history)
             if len(self._histories) > 1:
                 yield "another history"
+        if status == 503 and not operation.retry_after:
+            yield "a 503 without Retry-After"
         if operation.unknown:
-            self._unknown.append(operation)
+            for node in operation.request.effects:
+                self._unknown[node].append(operation)
         elif status == 400 and operation.request.earliest_end <= operation.returned:
             return
         elif status not in _ACKNOWLEDGED | _REFUSED.get(operation.request.kind, set()):
@@ -212,9 +264,15 @@ class Checker:
             yield from self._check_answer(operation)
 
     def _check_answer(self, operation: Operation) -> Iterator[str]:
+        if operation.revision is not None:
+            self._answered.append(operation)
         match operation.request.kind:
             case Kind.HEARTBEAT:
                 return
+            case Kind.READ_NODE:
+                assert operation.request.node is not None
+                shown = model.read_block(operation.body) if operation.status == 200 else None
+                yield from self._block_faults(operation, operation.request.node, shown)
             case Kind.READ_LIST:
                 yield from self._check_list(operation)
             case Kind.READ_CLAIMS:
@@ -225,14 +283,24 @@ class Checker:
                 yield from self._check_refusal(operation)
 
     def _check_list(self, operation: Operation) -> Iterator[str]:
-        assert operation.revision is not None
         for node in self._history.keys() | operation.body.keys():
-            held = self.state(node, operation.revision).block
             shown = model.read_block(operation.body[node]) if node in operation.body else None
-            if shown is None and held is not None and held.end > operation.returned:
-                yield f"{node} is missing: {held}"
-            elif shown is not None and (shown != held or shown.end <= operation.invoked):
-                yield f"{node} is shown, but was {held}"
+            yield from self._block_faults(operation, node, shown)
+        text = json.dumps(operation.body, sort_keys=True)
+        if (self._lists.setdefault(operation.etag, text), self._tags.setdefault(text, operation.etag)) != (
+            text,
+            operation.etag,
+        ):
+            yield "ETag and list do not belong together"
+
+    def _block_faults(self, operation: Operation, node: str, shown: Block | None) -> Iterator[str]:
+        """A node in a list must be as at its revision; one that has ended is left out."""
+        assert operation.revision is not None
+        held = self.state(node, operation.revision).block
+        if shown is None and held is not None and held.end > operation.returned:
+            yield f"{node} is missing: {held}"
+        elif shown is not None and (shown != held or shown.end <= operation.invoked):
+            yield f"{node} is shown, but was {held}"
 
     def _check_claims(self, operation: Operation) -> Iterator[str]:
         assert operation.revision is not None
@@ -246,13 +314,14 @@ class Checker:
     def _check_refusal(self, operation: Operation) -> Iterator[str]:
         """A refusal must have been right at its revision, at some time between request and response."""
         assert operation.revision is not None
-        nodes = operation.request.effects
-        if operation.request.kind is Kind.PUT:
-            blocks = [self.state(node, operation.revision).block for node in nodes]
+        request = operation.request
+        if request.must_be_free:
+            blocks = [self.state(node, operation.revision).block for node in request.must_be_free]
             right = any(block is not None and block.end > operation.invoked for block in blocks)
+            yield from self._body_faults(operation)
         else:
-            absent = [self._needs_nothing(operation, node, operation.revision) for node in nodes]
-            right = all(absent) if operation.request.kind is Kind.UNBLOCK_MANY else any(absent)
+            absent = [self._needs_nothing(operation, node, operation.revision) for node in request.effects]
+            right = all(absent) if request.kind is Kind.UNBLOCK_MANY else any(absent)
         if not right:
             yield "the refusal was wrong"
 
@@ -266,6 +335,9 @@ class Checker:
         for node in operation.request.effects.keys() - {entry.node for entry in made}:
             if not self._needs_nothing(operation, node, operation.revision):
                 yield f"not in the log: {node} at its revision is {self.state(node, operation.revision)}"
+        created = {node for node, status in _statuses(operation).items() if status == 201}
+        if more := created - {entry.node for entry in made if entry.type == "blocked"}:
+            yield f"a 201 for a block that it did not make: {more}"
         yield from self._body_faults(operation)
 
     def _take_changes(self, operation: Operation, revision: int) -> list[Entry]:
@@ -323,14 +395,26 @@ class Checker:
                 yield f"the response has {block}, but {node} was {held}"
 
 
+def _statuses(operation: Operation) -> dict[str, int | None]:
+    """The status of each node in the response to a PUT of blocks."""
+    if operation.request.kind is Kind.PUT_MANY:
+        return {node: result["status"] for node, result in operation.body.items()}
+    return dict.fromkeys(operation.request.effects if operation.request.kind in PUTS else (), operation.status)
+
+
 def _shown(operation: Operation) -> dict[str, Block]:
     """The nodes in the response to one of these requests, by id."""
     kind, body = operation.request.kind, operation.body
-    if kind in {Kind.PUT, Kind.PUT_MERGED}:
-        return {body["id"]: model.read_block(body)}
-    if kind is Kind.PUT_CLAIM or (kind is Kind.REMOVE_CLAIM and body["blocked"]):
-        return {body["node"]["id"]: model.read_block(body["node"])}
-    return {}
+    if kind is Kind.PUT_MANY:
+        nodes = body["blockedNodes"] if operation.status == 409 else body
+        return {node: model.read_block(fields) for node, fields in nodes.items()}
+    if operation.status == 409:
+        body = body["blockedNode"]
+    elif kind is Kind.PUT_CLAIM or (kind is Kind.REMOVE_CLAIM and body["blocked"]):
+        body = body["node"]
+    elif kind not in PUTS:
+        return {}
+    return {body["id"]: model.read_block(body)}
 
 
 def _moments(claims: Claims, operation: Operation) -> list[int]:
