@@ -12,7 +12,7 @@ from demo.cluster import Cluster
 from tests.applications.application import JAR, LISTENER, PLUGIN, TASKS, EndedError, Installation, Kind
 from tests.applications.conftest import HOSTS, A, B, C, Service, StartApplication
 from tests.applications.kinds import CLUSTER_MODE, JAVA, SCALA
-from tests.integration.manager_process import ManagerProcess
+from tests.integration.manager_process import SoonReportingManager
 from tests.integration.process import wait_until
 from tests.spark_versions import spark_with_jar
 
@@ -32,15 +32,16 @@ def test_starts_by_configuration_and_by_python_share_one_agent(service: Service,
 
 
 @pytest.mark.parametrize("kind", [JAVA, pytest.param(CLUSTER_MODE, marks=pytest.mark.long)], ids=lambda it: it.name)
-def test_the_plugin_starts_one_agent_beside_a_jobs_own_listeners_and_plugins(
+def test_the_plugin_of_a_jar_that_travels_with_the_job_starts_one_agent_beside_the_jobs_own_listeners_and_plugins(
     service: Service, start: StartApplication, kind: Kind
 ) -> None:
+    """Spark fetches `spark.jars` before it loads plugins."""
     service.put(B)
     own = {
         "spark__extraListeners": f"org.apache.spark.scheduler.StatsReportListener,{LISTENER}",
         "spark__plugins": f"JobPlugin,{PLUGIN}",
     }
-    application = start(kind, **own)
+    application = start(kind, spark__driver__extraClassPath=None, spark__jars=JAR, **own)
     assert application.round().hosts <= {A, C}, "blocked before the start"
     service.await_listener()
     service.unblock(B)
@@ -50,16 +51,6 @@ def test_the_plugin_starts_one_agent_beside_a_jobs_own_listeners_and_plugins(
     application.end()
     assert not service.listeners()
     assert len(set(re.findall(r"JobPlugin: runs in executor (\d+)", application.log()))) == len(HOSTS)
-
-
-@pytest.mark.parametrize("kind", [JAVA, pytest.param(CLUSTER_MODE, marks=pytest.mark.long)], ids=lambda it: it.name)
-def test_the_jar_may_travel_with_the_job(service: Service, start: StartApplication, kind: Kind) -> None:
-    """Spark fetches `spark.jars` before it loads plugins."""
-    service.put(B)
-    application = start(kind, spark__driver__extraClassPath=None, spark__jars=JAR)
-    assert application.round().hosts <= {A, C}
-    service.await_listener()
-    application.end()
 
 
 def test_without_the_jar_it_does_not_start(start: StartApplication) -> None:
@@ -72,12 +63,12 @@ def test_a_job_that_replaces_the_list_of_default_plugins_has_no_agent_and_is_sho
     service: Service, start: StartApplication, cluster: Cluster, spark: Installation, tmp_path: Path
 ) -> None:
     """The other one has the jar in its launcher's Spark; the Spark of the workers has none."""
-    small = {"spark__executor__cores": 1, "spark__cores__max": 3}
+    small = {"spark__executor__cores": 1, "spark__cores__max": 1}
     replaces = start(SCALA, spark__plugins__defaultList="JobPlugin", **small)
     with_jar = spark_with_jar(spark.home, JAR, tmp_path / "spark")
     obeys = start(JAVA, home=with_jar, spark__driver__extraClassPath=None, **small)
     assert replaces.round().number == obeys.round().number == TASKS
-    with ManagerProcess(tmp_path, service.url, "standalone", "--master", cluster.web_url):
+    with SoonReportingManager(tmp_path, service.url, "standalone", "--master", cluster.web_url):
         wait_until(lambda: service.agents() == {"scala (root)": "none", "java (root)": "live"})
         for application in (replaces, obeys):
             application.end()
@@ -92,25 +83,4 @@ def test_a_start_during_the_stop_of_the_last_one_gets_an_agent(service: Service,
         application.send("4")
         # The threads of one that ends may still be there.
         assert application.result(300).number > 0
-    application.end()
-
-
-def test_a_wrong_setting_is_named_and_the_default_is_used(service: Service, start: StartApplication) -> None:
-    wrong = {
-        "spark__blocklist__keepHosts": "many",
-        "spark__blocklist__reportEvidence": "yes",
-        "spark__blocklist__startWait": "soon",
-        "spark__blocklist__urll": service.url,
-    }
-    application = start(JAVA, spark__master="local[2]", **wrong)
-    service.await_listener()
-    service.block("other-node")
-    assert application.round().number == TASKS
-    for message in (
-        "spark.blocklist.keepHosts is not an integer: many. The agent uses 1.",
-        "spark.blocklist.reportEvidence is not true or false: yes. The agent uses false.",
-        "spark.blocklist.startWait is not a number of seconds: soon. The agent uses 2.0.",
-        "spark.blocklist.urll is not a setting; there are [url, tokenFile, ",
-    ):
-        assert application.log().count(message) == 1, message
     application.end()

@@ -5,16 +5,34 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from tests.integration.process import ROOT, LoggedProcess, ServiceProcess, environment
+
+_SOON: Final = """\
+import runpy
+
+from blocklist.managers import applications
+
+applications.START_SECONDS = applications.INTERVAL_SECONDS = 0.5
+runpy.run_module("blocklist.managers", run_name="__main__", alter_sys=True)
+"""
 
 
 class ManagerProcess(LoggedProcess):
     """`python -m blocklist.managers KIND`, with the kind as `--id`; `more` are environment variables."""
 
+    program = ("-m", "blocklist.managers")
+
     def __init__(self, folder: Path, url: str, kind: str, *options: str, **more: str) -> None:
-        command = [sys.executable, "-m", "blocklist.managers", kind, "--url", url, "--id", kind, *options]
+        command = [sys.executable, *self.program, kind, "--url", url, "--id", kind, *options]
         super().__init__(folder / f"{kind}.log", command, **more)
+
+
+class SoonReportingManager(ManagerProcess):
+    """It reports applications as soon as they run, and that they have ended."""
+
+    program = ("-c", _SOON)
 
 
 def run_module(module: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
