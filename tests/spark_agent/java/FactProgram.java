@@ -197,10 +197,11 @@ public final class FactProgram {
   }
 
   private static boolean forgetsLimits() {
-    SparkConf conf = new SparkConf(false).set("spark.excludeOnFailure.task.maxTaskAttemptsPerNode", String.valueOf(Integer.MAX_VALUE));
-    conf.set("spark.excludeOnFailure.stage.maxFailedExecutorsPerNode", "3");
+    String own = String.valueOf(Integer.MAX_VALUE);
+    SparkConf conf = new SparkConf(false).set("spark.excludeOnFailure.task.maxTaskAttemptsPerNode", String.valueOf(Integer.MAX_VALUE - 1));
+    conf.set("spark.excludeOnFailure.stage.maxFailedExecutorsPerNode", own);
     TrackerSlot.forgetLimits(conf);
-    return !conf.contains("spark.excludeOnFailure.task.maxTaskAttemptsPerNode") && conf.get("spark.excludeOnFailure.stage.maxFailedExecutorsPerNode").equals("3");
+    return !conf.contains("spark.excludeOnFailure.task.maxTaskAttemptsPerNode") && conf.get("spark.excludeOnFailure.stage.maxFailedExecutorsPerNode").equals(own);
   }
 
   private static boolean reportStartsNoLookup() throws Exception {

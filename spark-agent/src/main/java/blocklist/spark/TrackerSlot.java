@@ -14,12 +14,15 @@ import org.apache.spark.scheduler.TaskSchedulerImpl;
  * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code isInstalled}.
  */
 final class TrackerSlot {
-  /** Set to the maximum while an application without excludeOnFailure has the agent's tracker, because Spark 3.5 enables
+  /** Raised while an application without excludeOnFailure has the agent's tracker, because Spark 3.5 enables
       all failure handling as soon as there is a tracker. */
   private static final String[] LIMITS = {
     "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor", "spark.excludeOnFailure.task.maxTaskAttemptsPerNode",
     "spark.excludeOnFailure.stage.maxFailedTasksPerExecutor", "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode"
   };
+
+  /** As good as no limit, and what nobody sets: by this value `forgetLimits` knows the agent's limits. */
+  private static final String RAISED = String.valueOf(Integer.MAX_VALUE - 1);
 
   private final SparkContext sc;
   private final TaskSchedulerImpl scheduler;
@@ -79,7 +82,7 @@ final class TrackerSlot {
   private void raiseLimits() {
     for (String limit : LIMITS) {
       if (!limits.containsKey(limit)) limits.put(limit, sc.conf().getOption(limit));
-      sc.conf().set(limit, String.valueOf(Integer.MAX_VALUE));
+      sc.conf().set(limit, RAISED);
     }
   }
 
@@ -88,7 +91,7 @@ final class TrackerSlot {
    * application that ran: Spark would not start it with excludeOnFailure.
    */
   static void forgetLimits(SparkConf conf) {
-    for (String limit : LIMITS) if (conf.get(limit, "").equals(String.valueOf(Integer.MAX_VALUE))) conf.remove(limit);
+    for (String limit : LIMITS) if (conf.get(limit, "").equals(RAISED)) conf.remove(limit);
   }
 
   private void lowerLimits() {
