@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 from demo.cluster import LOOPBACK
 from demo.java_home import java_home
 from tests.class_archive import archive_option
-from tests.integration.process import ROOT, free_port, wait_until
+from tests.integration.process import DIES_WITH_THIS, ROOT, free_port, wait_until
 
 JAR: Final = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
 PLUGIN: Final = "blocklist.spark.BlocklistPlugin"
@@ -280,7 +280,7 @@ class Application:
         }
         with self._log.open("ab") as log, (self.folder / "printed").open("ab") as printed:
             return subprocess.Popen(
-                ["sh", "-c", "exec " + command.format(**values)],
+                [*DIES_WITH_THIS, "sh", "-c", "exec " + command.format(**values)],
                 cwd=self.folder,
                 env=self._spark.environment(self.folder / "none"),
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import ssl
@@ -25,6 +26,8 @@ Until = Callable[[Callable[[], bool]], None]
 """Waits for a condition: `wait_until`, or what also advances a clock."""
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients without TLS: loading the trusted certificates would cost more than their requests."""
+DIES_WITH_THIS: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""Before a command: the kernel kills it when this thread ends, also if this process is killed and can stop nothing."""
 _taken: Final[set[int]] = set()
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
 
 from blocklist.managers.yarn.resource_manager import kerberos_auth
+from tests.integration.process import DIES_WITH_THIS
 from tests.yarn.kerberos import REALM, Realm
 from tests.yarn.rest import ResourceManagerRest
 
@@ -328,10 +329,8 @@ class YarnCluster:
         )
 
     def _jvm(self, *options: str, heap: int = 192) -> list[str]:
-        # A process that is killed, such as this one by its user, stops nothing: the kernel ends the JVM then.
-        setpriv = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return [
-            *setpriv,
+            *DIES_WITH_THIS,
             "java",
             f"-Xmx{heap}m",
             "-XX:+UseSerialGC",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.debian import require
-from tests.integration.process import ROOT, free_port, wait_until
+from tests.integration.process import DIES_WITH_THIS, ROOT, free_port, wait_until
 
 REALM: Final = "YARN.TEST"
 ADDRESS: Final = "127.0.0.1"
@@ -66,9 +65,7 @@ class Realm:
         self._run("kdb5_util", "create", "-s", "-P", "master")
         log = (self.folder / "kdc.log").open("ab")
         with log:
-            # A process that is killed, such as this one by its user, stops nothing: the kernel ends the KDC then.
-            setpriv = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-            command = [*setpriv, self._programs["krb5kdc"], "-n"]
+            command = [*DIES_WITH_THIS, self._programs["krb5kdc"], "-n"]
             self._process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
         wait_until(self._listens)
         return self
