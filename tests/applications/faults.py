@@ -1,152 +1,127 @@
-"""What goes wrong when many jobs get the agent: applications with one fault each."""
+"""What goes wrong when many jobs get the agent: applications with one fault each, all behind a hostile service."""
 
 from __future__ import annotations
 
 import subprocess
-import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from demo.cluster import Cluster
-from tests.applications.application import JAR, LISTENER, PLUGIN, Application, Installation, obeying
-from tests.applications.hostile_service import hostile_service
+from tests.applications.application import JAR, LISTENER, PLUGIN, Application, Installation, Kind, obeying
+from tests.applications.hostile_service import REGISTERED, WRONG_TOKEN, HostileProxy, hostile_proxy
 from tests.applications.jobs import run_jobs
-from tests.applications.kinds import SCALA
-from tests.applications.switching import ALL, RollOut
-from tests.integration.process import ROOT, ServiceProcess, run_app, wait_until
+from tests.applications.kinds import JAVA, PYSPARK, SCALA
+from tests.integration.process import ROOT, ServiceProcess, wait_until
 
+KINDS: Final = (SCALA, JAVA, PYSPARK)
+"""Of each fault there is an application of each kind, all at once."""
 _SOURCES: Final = "spark-agent/src/main/java/blocklist/spark"
 _EXIT_CODE: Final = 3
+_MODES: Final = "The agent's mode is"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """Where an application with a fault runs; `answered` counts the responses of hostile services."""
+    """Where applications with a fault run. The service wants no token, the secured one does."""
 
     spark: Installation
     cluster: Cluster
     folder: Path
     seed: int
-    real: RollOut
+    service: ServiceProcess
+    secured: ServiceProcess
     old_jar: Path
-    answered: Counter[str] = field(default_factory=Counter)
-
-
-Conf = dict[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """`conf` starts what the fault needs, and returns the settings of the application.
+    """`conf` are further settings, in which `{old}` is the old jar and `{token}` a file with a wrong token.
 
-    `registers` is whether the service hears of the application, `code` its exit code, with the agent or without.
+    `hostile` is how many hostile responses each job meets at least; `meets` is what else its applications must meet,
+    and nothing beside it. `code` is their exit code, with the agent or without.
     """
 
     name: str
-    conf: Callable[[Surroundings, ExitStack], Conf]
-    registers: bool = True
+    conf: Mapping[str, str | None] = field(default_factory=dict)
+    hostile: int = 5
+    meets: frozenset[str] = frozenset({REGISTERED, _MODES})
     code: int = 0
 
-    def run(self, around: Surroundings, jobs: int, label: str) -> Application:
-        """Run an application with so many jobs; it, ended. Raises AssertionError if it does otherwise than it must."""
-        with ExitStack() as stack:
-            conf = self.conf(around, stack)
-            application = Application(
-                SCALA, around.spark, around.cluster, around.folder / label.replace(" ", "-"), conf
-            )
-            stack.enter_context(application)
-            run_jobs(application, jobs, label=label)
-            if self.registers:
-                wait_until(lambda: len(around.real.applications) == 1)
-            if self.code:
-                application.send(f"exit {self.code}")
-            application.end(self.code)
-        return application
+    def run(self, around: Surroundings, jobs: int) -> tuple[str, Counter[str]]:
+        """Run an application of each kind with so many jobs; what each has met, and the responses to all of them.
 
+        Raises AssertionError if one does otherwise than it must.
+        """
+        # Left in the other order: the applications end, so that the threads need not be waited for.
+        with ThreadPoolExecutor(len(KINDS)) as threads, ExitStack() as stack:
+            proxies, applications = [], []
+            for number, kind in enumerate(KINDS):
+                service = around.secured if WRONG_TOKEN in self.meets else around.service
+                proxies.append(stack.enter_context(hostile_proxy(around.seed + number, service.port)))
+                conf = obeying(proxies[-1].url, spark__blocklist__reportEvidence="true") | {
+                    name: value and value.format(old=around.old_jar, token=around.folder / "token")
+                    for name, value in self.conf.items()
+                }
+                folder = around.folder / f"{self.name}-{kind.name}".replace(" ", "-")
+                application = Application(kind, around.spark, around.cluster, folder, conf)
+                applications.append(stack.enter_context(application))
+            labels = [f"seed {around.seed}, {self.name}, {kind.name}" for kind in KINDS]
+            met = "\n".join(threads.map(self._run, labels, KINDS, applications, proxies, [jobs] * len(KINDS)))
+        return met, sum((proxy.answered for proxy in proxies), Counter())
 
-def _healthy(around: Surroundings, stack: ExitStack) -> Conf:
-    return obeying(around.real.service.url, spark__blocklist__reportEvidence="true")
+    def _run(self, label: str, kind: Kind, application: Application, proxy: HostileProxy, jobs: int) -> str:
+        """Run the jobs and end the application; what it has met."""
 
+        def met() -> set[str]:
+            found = {name for name in (REGISTERED, WRONG_TOKEN) if proxy.answered[name]}
+            return found | ({_MODES} if _MODES in application.log() else set())
 
-def _hostile(around: Surroundings, stack: ExitStack) -> Conf:
-    service = stack.enter_context(hostile_service(around.seed))
-    stack.callback(lambda: around.answered.update(service.answered))
-    return obeying(service.url, spark__blocklist__reportEvidence="true")
+        def is_met() -> bool:
+            # Raises EndedError if it is killed meanwhile.
+            application.round()
+            return met() == self.meets
 
-
-def _wrong_token(around: Surroundings, stack: ExitStack) -> Conf:
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blocklist-secured-")))
-    token = folder / "token"
-    token.write_text("wrong")
-    service = ServiceProcess(folder, auth="tokens", admin_token_file=str(folder / "admin.token"))
-    assert run_app("migrate", env=service.environment()).returncode == 0
-    stack.enter_context(service)
-    return obeying(service.url, spark__blocklist__tokenFile=token)
-
-
-def _old_jar(around: Surroundings, stack: ExitStack) -> Conf:
-    """It had no plugin yet."""
-    return _healthy(around, stack) | {
-        "spark.driver.extraClassPath": str(around.old_jar),
-        "spark.plugins.defaultList": None,
-        "spark.extraListeners": LISTENER,
-    }
-
-
-def _two_jars(around: Surroundings, stack: ExitStack) -> Conf:
-    """The plugin is of the new jar, all that the old one has, too, is of that."""
-    return _healthy(around, stack) | {"spark.driver.extraClassPath": f"{around.old_jar}:{JAR}"}
-
-
-def _both_ways(around: Surroundings, stack: ExitStack) -> Conf:
-    return _healthy(around, stack) | {"spark.plugins": PLUGIN, "spark.extraListeners": LISTENER}
-
-
-def _switched(around: Surroundings, stack: ExitStack) -> Conf:
-    stack.enter_context(around.real.switching(ALL))
-    return _healthy(around, stack)
-
-
-def _restarted(around: Surroundings, stack: ExitStack) -> Conf:
-    stack.enter_context(_restarts(around.real))
-    return _healthy(around, stack)
-
-
-@contextmanager
-def _restarts(real: RollOut) -> Iterator[None]:
-    """The service is killed and started again every few seconds."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(5):
-            real.restart()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+        only_plain = kind is not SCALA
+        run_jobs(application, jobs, label=label, only_plain=only_plain, met=lambda: proxy.hostile, each=self.hostile)
+        wait_until(is_met, seconds=600)
+        if self.code:
+            application.send(f"exit {self.code}")
+        application.end(self.code)
+        assert met() == self.meets
+        modes = application.log().count(_MODES)
+        return f"{label}: {jobs} jobs are right, {proxy.hostile} hostile responses, {modes} changes of its mode"
 
 
 FAULTS: Final = (
-    Fault(name="healthy", conf=_healthy),
-    Fault(name="hostile service", conf=_hostile, registers=False),
-    Fault(name="wrong token", conf=_wrong_token, registers=False),
-    Fault(name="old jar", conf=_old_jar),
-    Fault(name="two jars", conf=_two_jars),
-    Fault(name="plugin and listener at once", conf=_both_ways),
-    Fault(name="System.exit", conf=_healthy, code=_EXIT_CODE),
-    Fault(name="modes switched", conf=_switched),
-    Fault(name="service killed and restarted", conf=_restarted),
+    Fault(name="none"),
+    Fault(name="wrong token", conf={"spark.blocklist.tokenFile": "{token}"}, meets=frozenset({WRONG_TOKEN})),
+    # It had no plugin yet, and knew no modes.
+    Fault(
+        name="old jar",
+        conf={
+            "spark.driver.extraClassPath": "{old}",
+            "spark.plugins.defaultList": None,
+            "spark.extraListeners": LISTENER,
+        },
+        meets=frozenset({REGISTERED}),
+    ),
+    # The plugin is of the new jar, all that the old one has, too, is of that.
+    Fault(name="two jars", conf={"spark.driver.extraClassPath": f"{{old}}:{JAR}"}, meets=frozenset({REGISTERED})),
+    Fault(name="plugin and listener", conf={"spark.plugins": PLUGIN, "spark.extraListeners": LISTENER}),
+    Fault(name="System.exit", code=_EXIT_CODE),
 )
-WITHOUT_AGENT: Final = Fault(name="System.exit without the agent", conf=lambda *_: {}, registers=False, code=_EXIT_CODE)
+WITHOUT_AGENT: Final = Fault(
+    name="System.exit without the agent",
+    conf={"spark.driver.extraClassPath": None, "spark.plugins.defaultList": None},
+    hostile=0,
+    meets=frozenset(),
+    code=_EXIT_CODE,
+)
 
 
 def old_jar(folder: Path, spark: Installation) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import socket
 import socketserver
 import struct
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
+from functools import cache, partial
 from typing import Final
 
 from blocklist import PERMANENT
@@ -26,15 +28,18 @@ Connection = socket.socket
 Answer = Callable[[Connection, random.Random], None]
 
 MAX_SECONDS: Final = 20.0
-"""A response without end is continued for this time."""
+"""A response without end is continued for this time, unless the service sets a shorter timeout of its connection."""
+REGISTERED: Final = "registered"
+WRONG_TOKEN: Final = "wrong token"
 _CHUNK: Final = 65_536
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _REFUSALS: Final = (
     "400 Bad", "401 Wrong token", "403 No", "404 No", "409 No", "413 No", "429 Slow", "500 Oh", "503 Away", "599 ?",
 )  # fmt: skip
 
 
 def hang(connection: Connection, chance: random.Random) -> None:
-    time.sleep(MAX_SECONDS)
+    time.sleep(connection.gettimeout() or MAX_SECONDS)
 
 
 def drip(connection: Connection, chance: random.Random) -> None:
@@ -79,7 +84,7 @@ def endless_chunk(connection: Connection, chance: random.Random) -> None:
 
 
 def gzip_bomb(connection: Connection, chance: random.Random) -> None:
-    body = gzip.compress(b"\t" * 200_000_000)
+    body = _bomb()
     connection.sendall(_head("200 OK", "Content-Encoding: gzip", f"Content-Length: {len(body)}") + body)
 
 
@@ -89,6 +94,20 @@ def garbage(connection: Connection, chance: random.Random) -> None:
 
 def garbage_body(connection: Connection, chance: random.Random) -> None:
     _respond(connection, "200 OK", chance.randbytes(chance.randrange(0, 5_000)))
+
+
+def wrong_json(connection: Connection, chance: random.Random) -> None:
+    """Neither a table nor what a report is answered with."""
+    bodies = [
+        b"", b"null", b"[]", b"{\"mode\":", b"{\"mode\":\"destroy\"}", b"{\"mode\":{\"mode\":7}}", b"[" * 100_000,
+        b"{\"revision\":-1e999,\"leaseEnd\":\"never\",\"nodes\":" + b"9" * 200_000,
+    ]  # fmt: skip
+    _respond(connection, "200 OK", chance.choice(bodies), "Content-Type: application/json")
+
+
+def forged_headers(connection: Connection, chance: random.Random) -> None:
+    """A good body, and headers that lie."""
+    _respond(connection, "200 OK", chance.choice([_table(chance), _ACCEPTED]), *chance.sample(_LIES, 3))
 
 
 def web_page(connection: Connection, chance: random.Random) -> None:
@@ -151,13 +170,13 @@ def _empty_table(connection: Connection, chance: random.Random) -> None:
 
 def accept(connection: Connection, chance: random.Random) -> None:
     """What a registration or a heartbeat expects."""
-    _respond(connection, "200 OK", b'{"revision":1,"leaseEnd":"1","reported":[]}')
+    _respond(connection, "200 OK", _ACCEPTED)
 
 
 FAULTS: Final[Sequence[Answer]] = (
     hang, drip, drip_head, endless_headers, endless_header_line, endless_informational, endless_body, endless_lines,
-    endless_chunk, gzip_bomb, garbage, garbage_body, web_page, refusal, redirect, other_success, reset, half_a_table,
-    wrong_table,
+    endless_chunk, gzip_bomb, garbage, garbage_body, wrong_json, forged_headers, web_page, refusal, redirect,
+    other_success, reset, half_a_table, wrong_table,
 )  # fmt: skip
 
 
@@ -173,6 +192,14 @@ def hostile_service(seed: int, answers: Sequence[Answer] | None = None) -> Itera
 def hanging_service() -> Iterator[HangingService]:
     """Serve on a free port."""
     service = HangingService()
+    with _serving(service):
+        yield service
+
+
+@contextmanager
+def hostile_proxy(seed: int, port: int) -> Iterator[HostileProxy]:
+    """Serve on a free port, before the service on this port."""
+    service = HostileProxy(seed, port)
     with _serving(service):
         yield service
 
@@ -206,6 +233,10 @@ class HostileService(socketserver.ThreadingTCPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def seconds(self, chance: random.Random) -> float:
+        """How long a response without end is continued."""
+        return MAX_SECONDS
+
     def choose(self, request: bytes) -> tuple[Answer, random.Random]:
         """The answer to a request; a report is accepted half of the time."""
         with self._lock:
@@ -214,6 +245,49 @@ class HostileService(socketserver.ThreadingTCPServer):
                 answer = accept
             self.answered[answer.__name__] += 1
             return answer, random.Random(self._chance.random())
+
+
+class HostileProxy(HostileService):
+    """Passes two of five requests on to a real service. Few of its slow responses are as slow as they can be.
+
+    `answered` has its own responses, and what the real service said to the application: REGISTERED and WRONG_TOKEN.
+    """
+
+    def __init__(self, seed: int, port: int) -> None:
+        super().__init__(seed, (*FAULTS, *(hostile_list,) * (len(FAULTS) // 2)))
+        self._port = port
+
+    @property
+    def hostile(self) -> int:
+        """Number of hostile responses."""
+        return self.answered.total() - self.answered[accept.__name__] - self.answered[REGISTERED]
+
+    def seconds(self, chance: random.Random) -> float:
+        return MAX_SECONDS if chance.random() < 0.03 else chance.random()
+
+    def choose(self, request: bytes) -> tuple[Answer, random.Random]:
+        with self._lock:
+            passes, chance = self._chance.random() < 0.4, random.Random(self._chance.random())
+        return (partial(self._pass_on, request), chance) if passes else super().choose(request)
+
+    def _pass_on(self, request: bytes, connection: Connection, chance: random.Random) -> None:
+        # The next request must come on another connection, as it may get another response.
+        request = request.replace(b"Connection: keep-alive", b"Connection: close", 1)
+        # The service keeps a request for up to 50 s; while it is down, the connection ends without a response.
+        with socket.create_connection(("127.0.0.1", self._port), 60) as service:
+            service.sendall(request)
+            response = service.recv(_CHUNK)
+            self._note(request.split(b" ", 1)[0], response[9:12])
+            while response:
+                connection.sendall(response)
+                response = service.recv(_CHUNK)
+
+    def _note(self, method: bytes, status: bytes) -> None:
+        with self._lock:
+            if status == b"401":
+                self.answered[WRONG_TOKEN] += 1
+            elif method == b"PUT" and status in {b"200", b"201"}:
+                self.answered[REGISTERED] += 1
 
 
 class HangingService(HostileService):
@@ -251,13 +325,38 @@ class _Handler(socketserver.BaseRequestHandler):
         assert isinstance(server, HostileService)
         # The client may leave at any time.
         with suppress(OSError):
-            answer, chance = server.choose(connection.recv(_CHUNK))
+            answer, chance = server.choose(_receive(connection))
+            connection.settimeout(server.seconds(chance))
             # A list that changes all the time, but not without pause.
             time.sleep(0.02)
             answer(connection, chance)
 
 
 _HEADERS: Final = ("Connection: close", "Blocklist-Revision: 1", "Blocklist-History: 00000001")
+_ACCEPTED: Final = b'{"revision":1,"leaseEnd":"1","reported":[]}'
+_LIES: Final = (
+    "Content-Length: 3", "Content-Length: -1", "Content-Length: 99999999999999999999", "Content-Encoding: gzip",
+    "Transfer-Encoding: chunked", "Connection: Upgrade\r\nUpgrade: h2c", "Blocklist-Revision: -99999999999999999999",
+    "Blocklist-History: ../../../etc", "ETag: " + "x" * 60_000, "ETag: W/\"\xff", "Date: tomorrow", "Retry-After: -1",
+    "\r\n".join(["X-More: y"] * 1_000),
+)  # fmt: skip
+
+
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(b"\t" * 200_000_000)
+
+
+def _receive(connection: Connection) -> bytes:
+    """A whole request, or as much as was sent of it."""
+    request = b""
+    while data := connection.recv(_CHUNK):
+        request += data
+        head, end, body = request.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return request
 
 
 def _head(status: str, *headers: str) -> bytes:
@@ -270,7 +369,7 @@ def _respond(connection: Connection, status: str, body: bytes, *headers: str) ->
 
 
 def _until_late(connection: Connection, data: bytes, *, pause: float = 0.0) -> None:
-    deadline = time.monotonic() + MAX_SECONDS
+    deadline = time.monotonic() + (connection.gettimeout() or MAX_SECONDS)
     while time.monotonic() < deadline:
         connection.sendall(data)
         time.sleep(pause)

@@ -1,25 +1,44 @@
-"""Jobs of the Scala application, with results that are known beforehand."""
+"""Jobs of the applications, with results that are known beforehand."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 from tests.applications.application import TASKS, Application
 
 JOB_SECONDS = 120
 """Maximum duration of a job of a second, on a busy machine."""
+_MEET_SECONDS = 600
+"""An agent that is off, or waits for another session to end, sends a request every 10 or 30 s."""
 
 
-def run_jobs(application: Application, count: int, *, label: str) -> None:
-    """Run jobs of all sorts one after the other. Raises AssertionError if one hangs, fails or has a wrong result."""
+def run_jobs(
+    application: Application,
+    count: int,
+    *,
+    label: str,
+    only_plain: bool = False,
+    met: Callable[[], int] = lambda: 0,
+    each: int = 0,
+) -> None:
+    """Run jobs of all sorts one after the other. Raises AssertionError if one hangs, fails or has a wrong result.
+
+    Each is repeated until `met` has grown by `each`. Other applications than the Scala one have plain jobs only.
+    """
     chance = random.Random(label)
     for number in range(count):
-        name, job = chance.choice(_JOBS)
+        jobs = [("", TASKS), (f"shuffle {number}", number * sum(range(6_000))), ("barrier 4 50", 4)]
+        line, result = jobs[0] if only_plain else chance.choice(jobs)
         try:
-            job(application, number)
+            enough, deadline = met() + each, time.monotonic() + _MEET_SECONDS
+            _run(application, line, result)
+            while met() < enough:
+                assert time.monotonic() < deadline, "the service is not asked"
+                _run(application, line, result)
         except Exception as error:
-            error.add_note(f"Job {number} ({name}) of {label}")
+            error.add_note(f"Job {number} ({line or 'plain'}) of {label}")
             raise
 
 
@@ -41,23 +60,6 @@ def count_cached(application: Application) -> float:
     return application.result().number / 1000
 
 
-def _plain(application: Application, number: int) -> None:
-    application.begin_round()
-    assert application.result(JOB_SECONDS).number == TASKS
-
-
-def _shuffle(application: Application, number: int) -> None:
-    application.send(f"shuffle {number}")
-    assert application.result(JOB_SECONDS).number == number * sum(range(6_000))
-
-
-def _barrier(application: Application, number: int) -> None:
-    application.send("barrier 4 50")
-    assert application.result(JOB_SECONDS).number == 4
-
-
-_JOBS: list[tuple[str, Callable[[Application, int], None]]] = [
-    ("plain", _plain),
-    ("shuffle", _shuffle),
-    ("barrier", _barrier),
-]
+def _run(application: Application, line: str, result: int) -> None:
+    application.send(line)
+    assert application.result(JOB_SECONDS).number == result

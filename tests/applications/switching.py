@@ -1,11 +1,11 @@
-"""The real service of a roll-out, with simulated drivers: modes and blocks change in it all the time."""
+"""The real service of a roll-out, with simulated drivers: modes and blocks change in it, and it dies, all the time."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,60 +17,36 @@ from tests.applications.conftest import EVACUATE, HOSTS, MARK
 from tests.integration.process import ServiceProcess, migrated_service
 
 DRIVERS: Final = 50
-ALL: Final = ("*",)
-_SIMULATED: Final = ("app-1*", "app-3*", "app-4", "app-41")
-"""Patterns that match simulated drivers and no application of Spark, whose ids begin with a year."""
+_PATTERNS: Final = ("app-20*", "app-20*", "app-1*", "app-3*", "app-4", "app-41")
+"""The first one matches all applications of Spark, as their ids begin with a year; all match simulated drivers."""
 _PAUSE: Final = 0.2  # seconds
+_MODES_BETWEEN_RESTARTS: Final = 40
 
 
 class RollOut:
-    """Switches the modes of the listeners that match one of `patterns`, and blocks and frees hosts.
+    """Switches modes, blocks and frees hosts, and kills and restarts the service.
 
-    `counted` are the changes that the service has acknowledged.
+    `counted` are the changes that the service has acknowledged, and the restarts.
     """
 
     def __init__(self, service: ServiceProcess, seed: int) -> None:
         self.service = service
         self.counted: Counter[str] = Counter()
-        self.patterns: Sequence[str] = _SIMULATED
         self._chance = random.Random(seed)
-        self._running = threading.Lock()
-
-    @property
-    def applications(self) -> list[str]:
-        """The ids of the live listeners that are not simulated."""
-        with self.service.client() as client:
-            found = client.get("/listeners").raise_for_status().json()["listeners"]
-        simulated = {f"app-{number}" for number in range(DRIVERS)}
-        return [it["id"] for it in found if it["state"] == "live" and it["id"] not in simulated]
-
-    @contextmanager
-    def switching(self, patterns: Sequence[str]) -> Iterator[None]:
-        """These patterns have changing modes until the end of the block, and none afterwards."""
-        self.patterns = (*_SIMULATED, *patterns)
-        yield
-        self.patterns = _SIMULATED
-        with self.service.client() as client:
-            for pattern in patterns:
-                client.delete("/listeners/modes", params={"pattern": pattern})
-
-    def restart(self) -> None:
-        """Kill the service, and start it again."""
-        with self._running:
-            self.service.kill()
-            self.service.start()
-        self.counted["restarts"] += 1
 
     def run(self, ended: threading.Event) -> None:
         """Change something every few tenths of a second."""
         with self.service.client() as client:
             while not ended.wait(_PAUSE):
-                with self._running:
-                    self._switch_mode(client)
-                    self._change_host(client)
+                self._switch_mode(client)
+                self._change_host(client)
+                if self.counted["mode switches"] % _MODES_BETWEEN_RESTARTS == 0:
+                    self.service.kill()
+                    self.service.start()
+                    self.counted["restarts"] += 1
 
     def _switch_mode(self, client: httpx.Client) -> None:
-        pattern, mode = self._chance.choice(self.patterns), self._chance.choice(["apply", "observe", "off"])
+        pattern, mode = self._chance.choice(_PATTERNS), self._chance.choice(["apply", "observe", "off"])
         client.put("/listeners/modes", json={"pattern": pattern, "mode": mode}).raise_for_status()
         self.counted["mode switches"] += 1
 

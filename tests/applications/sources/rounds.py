@@ -11,6 +11,8 @@ context = SparkSession.builder.appName("python").getOrCreate().sparkContext
 with Path(sys.argv[1]).open() as commands:
     for line in commands:
         slow = line.strip()
+        if slow.startswith("exit "):
+            sys.exit(int(slow.removeprefix("exit ")))
 
         def work(_: int, slow: str = slow) -> str:
             host = os.environ["SPARK_LOCAL_IP"]
