@@ -2,8 +2,8 @@
 
 A heavy folder starts clusters, JVMs or browsers, which its tests share: one worker runs all of it. The longest come
 first. A worker takes its next folder when at most one other worker is in one; otherwise it takes light tests, one at a
-time, or all tests of an `xdist_group`. When these are used up, a third worker takes heavy folders, too. So no worker
-waits for another, and nothing has to be locked.
+time, or all tests of an `xdist_group`. When these are used up, more workers take heavy folders. So no worker waits for
+another, and nothing has to be locked.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HEAVY: Final = (
 """Folders in tests/, those that take longest first."""
 AT_ONCE: Final = 2
 """Workers in heavy folders, while there are light tests for the others."""
-AT_THE_END: Final = 3
-"""Afterwards. More would need much memory."""
+AT_THE_END: Final = 4
+"""Afterwards: a heavy folder waits often. Each may need 2 GB of memory."""
 
 
 def heavy_folder(nodeid: str) -> str | None:

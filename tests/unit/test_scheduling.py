@@ -123,7 +123,7 @@ def test_after_the_heavy_folders_all_workers_run_light_tests() -> None:
 
 
 @pytest.mark.parametrize("light", [0, 8])
-def test_without_light_tests_three_workers_run_all(light: int) -> None:
+def test_without_light_tests_four_workers_run_all(light: int) -> None:
     run = Run({"unit/test_a.py": light} | {f"{folder}/test_a.py": 3 for folder in HEAVY})
     run.to_the_end()
     assert sum(map(len, run.ran.values())) == light + 3 * len(HEAVY)
