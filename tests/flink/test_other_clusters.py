@@ -105,6 +105,7 @@ def test_a_new_leader_gets_the_list_and_the_adaptive_scheduler_obeys(
             assert not any(cluster.task_managers().values())
 
 
+@pytest.mark.long
 def test_flink_1_20_obeys(
     java: Path,
     find_lib: FindLib,

@@ -54,6 +54,7 @@ def _is_ready(client: httpx.Client) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_the_same_commit_gives_the_same_bytes(clone: Path, dist: Path) -> None:
     before = (dist / "SHA256SUMS").read_text()
     succeed(sys.executable, "-m", "release", cwd=clone)
