@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from blocklist import BlockAction, BlocklistClient
+from blocklist.spark.submit_conf import pod_template
+from tests.integration.databases import Databases
 from tests.integration.manager_process import (
     ManagerProcess,
     acked_revision,
@@ -28,11 +30,39 @@ pytestmark = pytest.mark.timeout(600)
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
-@pytest.fixture
-def manager(tmp_path: Path, cluster: Cluster, fresh: ServiceProcess) -> Iterator[ManagerProcess]:
-    with manager_process(tmp_path, cluster, fresh) as manager:
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
+    """One for this file, as the manager is."""
+    folder = tmp_path_factory.mktemp("service")
+    with ServiceProcess(folder, **databases.settings(folder)) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def running_manager(
+    tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, fresh: ServiceProcess
+) -> Iterator[ManagerProcess]:
+    with manager_process(tmp_path_factory.mktemp("manager"), cluster, fresh) as manager:
         wait_until(lambda: acked_revision(fresh, "kubernetes") == 0, seconds=120)
         yield manager
+
+
+@pytest.fixture
+def manager(running_manager: ManagerProcess, client: BlocklistClient) -> Iterator[ManagerProcess]:
+    """The running manager, with an empty list."""
+    yield running_manager
+    for node in client.snapshot().nodes:
+        client.unblock(node)
+
+
+def await_acknowledged(service: ServiceProcess, client: BlocklistClient) -> None:
+    revision = client.snapshot().revision
+    wait_until(lambda: acked_revision(service, "kubernetes") == revision, seconds=120)
+
+
+def await_known(client: BlocklistClient, *names: str) -> None:
+    """Wait until the manager has reported these nodes."""
+    wait_until(lambda: {node.id for node in client.known_nodes().nodes}.issuperset(names), seconds=120)
 
 
 def applied(client: BlocklistClient, node: str) -> bool:
@@ -50,7 +80,7 @@ def test_a_blocked_node_gets_no_new_pods_until_its_block_ends(
     namespace: str,
 ) -> None:
     with kubelets.nodes("marked-31", "marked-32"), cluster.api() as api:
-        wait_until(lambda: len(client.known_nodes().nodes) >= 2)
+        await_known(client, "marked-31", "marked-32")
         make_pod(api, namespace, "before", "sleep", "600", node="marked-31")
         wait_until(lambda: pod_phase(api, namespace, "before") == "Running", seconds=120)
         cluster.kubectl("taint", "node", "marked-31", "other=1:PreferNoSchedule")
@@ -104,7 +134,7 @@ def test_with_all_nodes_blocked_a_pod_waits_for_the_first_that_is_free(
     with kubelets.nodes(*names), cluster.api() as api:
         for name in names:
             client.block(name, "Power")
-        wait_until(lambda: acked_revision(fresh, "kubernetes") == 2, seconds=120)
+        await_acknowledged(fresh, client)
         wait_until(lambda: applied(client, "all-36") and applied(client, "all-37"), seconds=120)
         make_pod(api, namespace, "waits", "sleep", "600", affinity=affinity)
         wait_until(lambda: waits_for_taint(api, namespace, "waits"))
@@ -116,7 +146,7 @@ def test_a_node_that_joins_or_registers_again_is_blocked_at_once(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, kubelets: Kubelets
 ) -> None:
     client.block("joins-41", "Disk errors")
-    wait_until(lambda: acked_revision(fresh, "kubernetes") == 1, seconds=120)
+    await_acknowledged(fresh, client)
     # Without any node at all, it is not known; nodes of other tests may be there.
     wait_until(
         lambda: (
@@ -140,7 +170,7 @@ def test_all_names_of_a_node_mean_it_and_a_name_of_several_means_none(
     with kubelets.nodes("named-51", "named-52"):
         kubelets.add_node("named-51b", network=51)
         try:
-            wait_until(lambda: len(client.known_nodes().nodes) >= 3, seconds=120)
+            await_known(client, "named-51", "named-51b", "named-52")
             for name in ("i-00052", "203.0.113.52", "named-52.eu-1-a.example"):
                 client.block(name, "Disk errors")
                 wait_until(lambda name=name: applied(client, name), seconds=120)  # type: ignore[misc]
@@ -160,6 +190,18 @@ def test_all_names_of_a_node_mean_it_and_a_name_of_several_means_none(
         assert known.labels["allocatable-memory"] == "8Gi"
         assert known.labels["provider-id"].endswith("i-00052")
         assert set(known.addresses) == {"203.0.113.52"}, "an address on loopback tells no machines apart"
+
+
+def test_the_pod_template_for_submissions_keeps_pods_off_nodes(
+    cluster: Cluster, kubelets: Kubelets, namespace: str
+) -> None:
+    """That of `blocklist spark conf`, for a cluster without a manager."""
+    template = yaml.safe_load(pod_template(["AFFINE-19", "2001:db8::1", "other_VM"]))
+    with kubelets.nodes("affine-19", "affine-20"), cluster.api() as api:
+        make_pod(api, namespace, "off", "true", node="affine-19", **template["spec"])
+        make_pod(api, namespace, "on", "true", node="affine-20", **template["spec"])
+        wait_until(lambda: pod_phase(api, namespace, "on") == "Succeeded", seconds=120)
+        assert pod_phase(api, namespace, "off") == "Pending"
 
 
 def reason(service: ServiceProcess) -> str:

@@ -1,4 +1,4 @@
-"""The Kubernetes manager while parts fail: killed processes, an API server that is away, several managers."""
+"""The Kubernetes manager while parts fail: killed processes, a node that cannot be changed, several managers."""
 
 from __future__ import annotations
 
@@ -44,29 +44,6 @@ def test_blocks_stay_right_while_the_manager_or_the_service_is_killed(
         fresh.start()
         client.unblock("killed-62")
         wait_until(lambda: is_free(kubelets.node("killed-62")), seconds=120)
-
-
-def test_without_the_api_server_a_block_is_not_acknowledged_and_former_ones_become_unknown(
-    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient
-) -> None:
-    with (
-        kubelets.nodes("away-66", "away-67"),
-        manager_process(tmp_path, cluster, fresh),
-    ):
-        client.block("away-66", "Hot machine")
-        wait_until(lambda: acked_revision(fresh, "kubernetes") == 1, seconds=120)
-        wait_until(lambda: not pending_reason(fresh, "away-66"), seconds=120)
-        cluster.kill_api_server()
-        try:
-            client.block("away-67", "Hot machine")
-            wait_until(lambda: "It is unknown whether" in pending_reason(fresh, "away-66"), seconds=120)
-            assert acked_revision(fresh, "kubernetes") == 1
-        finally:
-            cluster.start_api_server()
-        wait_until(lambda: acked_revision(fresh, "kubernetes") == 2, seconds=120)
-        wait_until(lambda: not pending_reason(fresh, "away-66"), seconds=120)
-        assert is_blocked(kubelets.node("away-66"))
-        assert is_blocked(kubelets.node("away-67"))
 
 
 def test_a_node_that_cannot_be_changed_withholds_nothing_from_the_others(

@@ -46,7 +46,10 @@ def test_in_cluster_mode_dynamic_allocation_avoids_a_node_that_was_blocked_befor
     cluster: Cluster,
     tmp_path: Path,
 ) -> None:
-    """The jar is in the driver's image alone, and no line for it. The manager knows the driver's pod."""
+    """Also while the service is away. The jar is in the driver's image alone, and no line for it.
+
+    The manager knows the driver's pod.
+    """
     a, b, c = (pool.add(cpu="3") for _ in range(3))
     service.put(b)
     with_jar = spark_with_jar(spark.home, JAR, tmp_path / "spark")
@@ -61,6 +64,14 @@ def test_in_cluster_mode_dynamic_allocation_avoids_a_node_that_was_blocked_befor
     service.block(c)
     assert application.round().hosts == {b}
     assert {*application.nodes()} <= {b}
+    service_process.kill()
+    try:
+        wait_until(lambda: not application.executors(), seconds=180)
+        assert application.round().hosts == {b}, "the last list stays in force"
+        assert {*application.nodes()} <= {b}
+    finally:
+        service_process.start()
+    wait_until(lambda: service.is_applied(a) and service.is_applied(c), seconds=180)
     shows_jobs(application, service, service_process, cluster, tmp_path)
 
 
@@ -85,10 +96,14 @@ def shows_jobs(
             wait_until(lambda: not service.agents(), seconds=120)
 
 
-def test_a_lost_executor_comes_back_elsewhere_with_the_users_template(
+def test_in_client_mode_a_lost_executor_comes_back_elsewhere_with_the_users_template(
     service: Service, start: StartApplication, pool: Pool, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Each of the user's alternatives excludes the node; the rest stays. Pods that wait are replaced."""
+    """Block, unblock and evacuate a node of an application with an executor on each of three.
+
+    Then its executor is lost. Each of the user's alternatives excludes the node; the rest stays. Pods that wait are
+    replaced.
+    """
     a, b, c = (pool.add(cpu="1100m") for _ in range(3))
     alternatives: list[Json] = [
         {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]},
@@ -100,6 +115,16 @@ def test_a_lost_executor_comes_back_elsewhere_with_the_users_template(
     application.await_use(a, b, c)
     service.await_listener()
     service.block(b)
+    begun = len(application.starts_on(pool.networks[b]))
+    assert application.round().hosts == {a, c}
+    assert len(application.starts_on(pool.networks[b])) == begun
+    service.unblock(b)
+    application.await_use(b)
+    begun = len(application.starts_on(pool.networks[b]))
+    application.begin_round(waiting_on=b)
+    wait_until(lambda: len(application.starts_on(pool.networks[b])) > begun, seconds=120)
+    service.block(b, EVACUATE)
+    assert application.result().hosts == {a, c}
     [lost] = [pod["metadata"]["name"] for pod in application.executors() if pod["spec"]["nodeName"] == b]
     with cluster.api() as api:
         api.delete(f"/api/v1/namespaces/{application.namespace}/pods/{lost}").raise_for_status()
@@ -120,6 +145,7 @@ def test_a_lost_executor_comes_back_elsewhere_with_the_users_template(
     application.await_use(b)
     assert application.round().hosts <= {a, b}
     application.end()
+    wait_until(lambda: not service.listeners())
 
 
 def test_pods_come_although_all_nodes_are_blocked(service: Service, start: StartApplication, pool: Pool) -> None:
@@ -201,24 +227,4 @@ def test_blocks_are_refused_for_new_pods_of_a_stateful_set(
     service.put(b)
     wait_until(lambda: "does not know how" in service.refused(b), seconds=120)
     assert application.round().hosts == {a}
-    application.end()
-
-
-def test_while_the_service_is_away_the_last_list_stays_in_force(
-    service: Service, service_process: ServiceProcess, start: StartApplication, pool: Pool
-) -> None:
-    a, b = pool.add(cpu="4"), pool.add(cpu="4")
-    application = start(**_DYNAMIC)
-    application.await_use(a, b)
-    service.await_listener()
-    service.block(b)
-    service_process.kill()
-    try:
-        wait_until(lambda: not application.executors(), seconds=180)
-        assert application.round().hosts == {a}
-        assert {*application.nodes()} <= {a}
-    finally:
-        service_process.start()
-    wait_until(lambda: service.is_applied(b), seconds=180)
-    service.unblock(b)
     application.end()
