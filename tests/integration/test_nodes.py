@@ -55,19 +55,6 @@ def test_the_list_contains_the_same_object_without_its_id(client: httpx.Client, 
     assert current_list(client)[1][node_id] == made
 
 
-def test_a_free_node_is_404(client: httpx.Client, node: str, node_id: str) -> None:
-    assert node_id in problem_of(client.get(node), 404)["detail"]
-
-
-def test_blocking_a_blocked_node_is_409_with_the_present_node(client: httpx.Client, node: str) -> None:
-    current = client.put(node, json=block(cause="first")).json()
-    before = current_list(client)
-    refused = client.put(node, json=block(cause="second", action=EVACUATE))
-    assert problem_of(refused, 409)["blockedNode"] == current
-    assert current_list(client) == before
-    assert client.get(node).json() == current
-
-
 def test_a_merge_is_202_and_joins_each_field(client: httpx.Client, node: str) -> None:
     made = client.put(node, json=block(cause="a,b", action=EVACUATE, endTimestamp=4102444800000))
     merged = client.put(node, json=block(cause="b,c", endTimestamp="4102444800001", allowMerge=True))
@@ -78,40 +65,11 @@ def test_a_merge_is_202_and_joins_each_field(client: httpx.Client, node: str) ->
     assert revision_of(merged) == revision_of(made) + 1
 
 
-def test_a_merge_that_changes_nothing_is_202_without_a_revision(client: httpx.Client, node: str, node_id: str) -> None:
-    made = client.put(node, json=block(cause="a,b", endTimestamp=later()))
-    again = client.put(node, json=block(cause="b", allowMerge=True, endTimestamp=later(60)))
-    assert (again.status_code, again.json()) == (202, made.json())
-    assert revision_of(again) == revision_of(made)
-    assert len(all_changes(client, node=node_id)) == 1
-
-
 @ON_BOTH
 def test_a_merged_cause_may_be_longer_than_one_request_may_send(client: httpx.Client, node: str) -> None:
     client.put(node, json=block(cause="a" * 1024))
     merged = client.put(node, json=block(cause="b" * 1024, allowMerge=True))
     assert merged.json()["cause"] == "a" * 1024 + "," + "b" * 1024
-
-
-@pytest.mark.parametrize("allowed", [True, "true"])
-def test_allow_merge_on_a_free_node_is_201_and_on_a_blocked_one_202(
-    client: httpx.Client, node: str, allowed: object
-) -> None:
-    assert client.put(node, json=block(allowMerge=allowed)).status_code == 201
-    assert client.put(node, json=block(allowMerge=allowed)).status_code == 202
-
-
-@pytest.mark.parametrize("refused", [False, "false"])
-def test_without_allow_merge_a_second_block_is_409(client: httpx.Client, node: str, refused: object) -> None:
-    assert client.put(node, json=block(allowMerge=refused)).status_code == 201
-    problem_of(client.put(node, json=block(allowMerge=refused)), 409)
-
-
-@pytest.mark.parametrize("end", [4102444800000, "4102444800000"])
-def test_an_end_is_a_string_or_an_integer_and_answered_as_a_string(
-    client: httpx.Client, node: str, end: int | str
-) -> None:
-    assert client.put(node, json=block(endTimestamp=end)).json()["endTimestamp"] == "4102444800000"
 
 
 @ON_BOTH
@@ -159,15 +117,6 @@ def test_unblocking_is_200_with_an_empty_body_and_then_404(client: httpx.Client,
 def test_delete_accepts_an_empty_object(client: httpx.Client, node: str, headers: dict[str, str]) -> None:
     client.put(node, json=block())
     assert client.request("DELETE", node, content=b"{}", headers=headers).status_code == 200
-
-
-@ON_BOTH
-def test_a_freed_node_may_be_blocked_again_with_a_later_start(client: httpx.Client, node: str) -> None:
-    first = client.put(node, json=block(cause="first"))
-    client.delete(node)
-    second = client.put(node, json=block(cause="second"))
-    assert (second.status_code, second.json()["cause"]) == (201, "second")
-    assert revision_of(second) == revision_of(first) + 2
 
 
 @pytest.mark.parametrize(
