@@ -6,11 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
 from tests.integration.process import ServiceProcess, wait_until
+
+QUICK_LEASE: Final = {
+    "app.listeners.replication.LEASE_SECONDS": 2.0,
+    "app.listeners.replication.MARGIN_SECONDS": 0.5,
+    "app.listeners.replication.RENEW_SECONDS": 0.4,
+}
+"""Constants of replicas: until its lease ends, others take one that was killed for a live one."""
 
 
 @dataclass(frozen=True)

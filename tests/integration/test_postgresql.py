@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import Connection, Engine, event, make_url, select, text
 
 from app.main import unix_millis
+from app.store import postgresql
 from app.store.database import make_store
-from app.store.postgresql import CHANNEL, STALL_SECONDS, PostgresStore, connect_async, deadline
+from app.store.postgresql import CHANNEL, PostgresStore, connect_async, deadline
 from app.store.queries import StaleError, Topic, bump, current_version
 from app.store.store import OnRemoteChange, Store
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
@@ -127,7 +128,10 @@ async def test_a_replica_that_stalls_with_the_log_locked_does_not_stop_another(d
 @pytest.mark.databases("postgresql")
 @pytest.mark.parametrize("rows", [1, 2], ids=["a row", "several rows, in a pipeline"])
 @pytest.mark.anyio
-async def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_url: str, rows: int) -> None:
+async def test_a_transaction_in_which_the_replica_stalls_is_repeated(
+    database_url: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "STALL_SECONDS", 0.5)
     begun = 0
 
     def stalls_at_first(connection: Connection) -> None:
@@ -135,7 +139,7 @@ async def test_a_transaction_in_which_the_replica_stalls_is_repeated(database_ur
         begun += 1
         bump(connection, Topic.LISTENERS)
         if begun == 1:
-            time.sleep(2 * STALL_SECONDS)
+            time.sleep(1)
         connection.execute(text("SELECT :number"), [{"number": number} for number in range(rows)])
 
     def version(connection: Connection) -> int:
