@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -17,16 +16,14 @@ import pytest
 
 from app.settings import SettingsError, read_settings
 from app.store.tables import AlertEvent, read_events
-from blocklist.model.claims import Role
 from blocklist.model.evidence import MEMORY_MS
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, revision_of
 from tests.integration.conftest import Start, StartInProcess, StartReplicas
-from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.databases import ON_BOTH
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
-from tests.integration.secured import secured_service
 from tests.integration.test_claims import owners
 from tests.integration.test_problems import database_locked
 
@@ -480,8 +477,8 @@ class TestMinimum:
         assert len(owners(held, "/blocklist/nodes/n1.a")) == 2
 
     def test_a_storm_blocks_each_node_a_few_times(self, held: httpx2.Client, clock: ManualClock) -> None:
-        """Without a minimum, n1 is blocked 360 times."""
-        blocked = storm(held, clock, 12)
+        """Without a minimum, n1 is blocked 120 times."""
+        blocked = storm(held, clock, 4)
         assert all(count <= 8 for count in blocked.values()), blocked
 
 
@@ -536,19 +533,6 @@ class TestLimits:
             body = post(alert("Hot", resolved=True), alert("DiskFull"))
             assert post_alerts(client, body) == {"limited": 1, "freed": 1}
             assert current_list(client)[1] == {}
-
-
-class TestTokens:
-    def test_posting_requires_an_operator_who_becomes_the_author(self, tmp_path: Path, databases: Databases) -> None:
-        with secured_service(tmp_path, databases) as service:
-            for access, status in [(Role.READER, 403), (Role.LISTENER, 403)]:
-                with service.client(service.tokens[access]) as client:
-                    problem_of(client.post(PATH, json=post(alert())), status)
-            with service.client() as client:
-                problem_of(client.post(PATH, json=post(alert())), 401)
-            with service.client(service.tokens[Role.OPERATOR]) as client:
-                assert post_alerts(client, post(alert())) == {"blocked": 1}
-                assert [change["createdBy"] for change in all_changes(client)] == ["some-operator"]
 
 
 class TestErrors:

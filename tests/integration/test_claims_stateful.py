@@ -186,7 +186,7 @@ def test_claims_behave_like_a_dict_of_dicts_with_a_log(databases: Databases) -> 
         def __init__(self) -> None:
             super().__init__(databases)
 
-    examples = 10 if isinstance(databases, SqliteFiles) else 3
+    examples = 5 if isinstance(databases, SqliteFiles) else 2
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=longer(examples), stateful_step_count=20, deadline=None)
     )
@@ -336,7 +336,7 @@ def test_every_replica_counts_a_block_only_where_the_node_is(databases: Database
         def __init__(self) -> None:
             super().__init__(databases)
 
-    examples = 10 if isinstance(databases, SqliteFiles) else 3
+    examples = 5 if isinstance(databases, SqliteFiles) else 2
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=longer(examples), stateful_step_count=20, deadline=None)
     )

@@ -38,7 +38,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> I
 
 
 @finite.parametrize()
-@settings(max_examples=longer(10), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=longer(5), deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_response_conforms_to_the_document(case: Case[Any], secured: SecuredInProcess) -> None:
     excluded = checks_to_skip(case)
     remove_waits(case)

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.process import environment, run_app, url_of
 from tests.length import LENGTH
 
-STARTS: Final = 12 * LENGTH
+STARTS: Final = 6 * LENGTH
 MAX_SECONDS: Final = 120
 """For a loaded machine; without a handler it would not end at all."""
 COMMAND: Final = [sys.executable, "-m", "blocklist.cli", "serve"]
