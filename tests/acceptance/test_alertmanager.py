@@ -19,7 +19,7 @@ from tests.integration.process import ServiceProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 def test_a_running_job_leaves_a_node_while_an_alert_about_it_fires(
