@@ -87,6 +87,10 @@ class Service:
     def await_listener(self) -> None:
         wait_until(lambda: len(self.listeners()) == 1)
 
+    def evidence(self) -> dict[str, str]:
+        """The nodes that applications report, to the reasons."""
+        return {own["node"]: own["reason"] for own in self.client.get("/evidence").json()["evidence"]}
+
     def clear(self) -> None:
         """Free all nodes and remove all listeners."""
         for listener in self.listeners():
@@ -97,7 +101,8 @@ class Service:
     @staticmethod
     def _applied(answer: httpx.Response) -> None:
         assert answer.is_success, answer.text
-        assert answer.headers.get("blocklist-applied") == "1/1", (dict(answer.headers), answer.text)
+        found = {name: value for name, value in answer.headers.items() if name.startswith("blocklist-")}
+        assert found.get("blocklist-applied") == "1/1", found
 
 
 @pytest.fixture(scope="package")
