@@ -56,7 +56,10 @@ from blocklist.model.errors import BlocklistError
 WINDOW_MS: Final = 24 * 3_600_000
 """Length of the window that is analysed, up to now."""
 FORGET_AFTER: Final = 50
-"""Number of batches after which events that have left the window are deleted, and logs that are quiet."""
+"""Number of batches after which events that have left the window are deleted, and logs that are quiet.
+
+The database is opened anew then: DuckDB keeps a kilobyte of each temporary table until it is closed, 1.3 GB in a day.
+"""
 MEMORY: Final = "512MB"
 """Maximum memory of the database; it keeps what does not fit on disk."""
 FACTS_AT_ONCE: Final = 200_000
@@ -141,15 +144,19 @@ class ApplicationStore:
         self, path: Path, known_nodes: KnownNodes, owner_of: FileOwner, *, are_logs_trusted: bool = False
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._known_nodes = known_nodes
         self._owner_of = owner_of
         self._are_logs_trusted = are_logs_trusted
         self._since = 0
         self._has_added = False
         with operational_errors():
-            self._db = duckdb.connect(str(path), config={"memory_limit": MEMORY})
+            self._db = self._connect()
             self._check_version(path)
             self._db.execute(_TABLES)
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        return duckdb.connect(str(self._path), config={"memory_limit": MEMORY})
 
     def _check_version(self, path: Path) -> None:
         """Raises BlocklistError for the file of another version: its tables, or what is in them, may differ."""
@@ -177,6 +184,10 @@ class ApplicationStore:
                 f"Batch {number} follows batch {last}: a part of the checkpoint is missing or from another time."
                 f" {_READ_AGAIN}"
             )
+        if number % FORGET_AFTER == 0:
+            self._db.close()
+            self._db = self._connect()
+            self._db.execute(_TABLES)
         with self._transaction():
             self._db.read_parquet(f"{glob.escape(str(folder))}/*.parquet").create_view("batch", replace=True)
             if number % FORGET_AFTER == 0:

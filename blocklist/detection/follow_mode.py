@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from blocklist.detection.application_store import ApplicationStore, operational_errors
+from blocklist.detection.application_store import WINDOW_MS, ApplicationStore, operational_errors
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.log_file import file_owner
 from blocklist.detection.pipeline import KnownNodes
@@ -180,8 +180,10 @@ class ReportedVerdicts:
 
     def add(self, verdicts: Sequence[NodeVerdict]) -> None:
         if verdicts:
+            since = time.time_ns() // 1_000_000 - WINDOW_MS
             new = {it.host: [int(it.severity), it.end, it.last_evidence] for it in verdicts}
-            self._known |= new
+            # After a block that ended before the window, any verdict is new.
+            self._known = {host: it for host, it in self._known.items() if it[1] >= since} | new
             _replace(self._path, self._known)
 
     def forget(self, hosts: Iterable[str]) -> None:

@@ -285,6 +285,18 @@ def test_what_has_left_the_window_is_forgotten(tmp_path: Path, monkeypatch: pyte
     assert store.store.name_applications() == []
 
 
+def test_the_database_is_opened_anew_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DuckDB keeps in memory of temporary tables is freed then, and nothing is lost."""
+    monkeypatch.setattr(application_store, "FORGET_AFTER", 2)
+    store = Store(tmp_path)
+    opened = []
+    for number in range(1, 5):
+        store.add_rows(task(now()))
+        assert store.tasks() == {"n1": number}
+        opened.append(store.store._db)
+    assert [it is opened[0] for it in opened] == [True, True, False, False]
+
+
 def test_events_that_a_compacted_part_repeats_count_once(tmp_path: Path) -> None:
     first, compact = f"{ROLLED}/events_1_app-1", f"{ROLLED}/events_2_app-1.compact"
     time = now()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +213,14 @@ def test_a_verdict_is_reported_again_after_the_node_was_unblocked_or_released(tm
     reported.forget(["n3", "n4"])
     assert reported.is_new(proposal(2000))
     assert ReportedVerdicts(tmp_path / "told.json").is_new(proposal(2000))
+
+
+def test_what_was_reported_days_ago_is_forgotten(tmp_path: Path) -> None:
+    """A verdict after the end of its block is new anyway."""
+    reported = ReportedVerdicts(tmp_path / "told.json")
+    for host, seen in (("n1", 1000), ("n2", time.time_ns() // 1_000_000), ("n3", 1000)):
+        reported.add([replace(proposal(seen).verdict, host=host)])
+    assert json.loads((tmp_path / "told.json").read_text()).keys() == {"n2", "n3"}
 
 
 def test_a_near_miss_is_reported_when_it_begins(tmp_path: Path) -> None:
