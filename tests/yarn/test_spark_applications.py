@@ -136,11 +136,12 @@ def test_in_cluster_mode_with_dynamic_allocation_and_findings_of_its_own(service
     application.await_use(W2)
 
     fail_on(application, W3)
-    wait_until(lambda: evidence(service) == {W3})
-    service.block(W2)
+    wait_until(lambda: set(service.evidence()) == {W3})
+    # While W1 has no executor, no other host is open, and the agent leaves the blocked one open: it refuses the block.
+    service.put(W2)
     await_executors(service, application, up=False)
+    wait_until(lambda: service.is_applied(W2))
     await_executors(service, application, up=True)
-    # Until W1 has its executor, no other host is open, and the agent opens the blocked one.
     application.await_use(W1)
     assert application.round().hosts == {W1}
     assert allocator_avoids(application) == {W3}, "Spark's own finding, and nothing of the list"
@@ -231,10 +232,6 @@ def task_managers(service: Service, node: str) -> list[dict[str, object]]:
     [listener] = service.client.get(f"/blocklist/nodes/{node}/status").json()["listeners"]
     found: list[dict[str, object]] = listener["taskManagers"]
     return found
-
-
-def evidence(service: Service) -> set[str]:
-    return {own["node"] for own in service.client.get("/evidence").json()["evidence"]}
 
 
 def allocator_avoids(application: YarnApplication) -> set[str]:
