@@ -39,7 +39,7 @@ FOLDER: Final = "RECORDINGS"
 """Environment variable: the folder with the recordings."""
 APPLICATIONS: Final = 5
 """Applications that a training job is divided into."""
-FACTORS: Final = (1.2, 1.5, 2.0)
+FACTORS: Final = (1.2, 1.3, 1.4, 1.5, 2.0)
 """How many times as long the tasks of one host are made."""
 _BEGIN_MS: Final = 1_790_000_000_000
 _SLOW_RANK: Final = "gpu-000"
@@ -128,14 +128,22 @@ def tasks_of(path: Path) -> pa.Table:
 
 
 def scaled(table: pa.Table, host: str, factor: float) -> pa.Table:
-    """The table with the tasks of one host that many times as long."""
+    """The table with the tasks of one host that many times as long; in each stage, they start as much later, too.
+
+    With the starts as recorded, more tasks than before would run at once, and none start after the first has ended.
+    """
     rows = table.to_pylist()
-    for it in rows:
-        if it["host"] == host:
-            it["end"] = it["start"] + round((it["end"] - it["start"]) * factor)
-            for name in ("run_ms", "gc_ms", "fetch_wait_ms"):
-                if it.get(name) is not None:
-                    it[name] = round(it[name] * factor)
+    own = [it for it in rows if it["host"] == host]
+    began: dict[tuple[str, int], int] = {}
+    for it in own:
+        stage = it["application"], it["stage"]
+        began[stage] = min(it["start"], began.get(stage, it["start"]))
+    for it in own:
+        first = began[it["application"], it["stage"]]
+        it["start"], it["end"] = (first + round((it[name] - first) * factor) for name in ("start", "end"))
+        for name in ("run_ms", "gc_ms", "fetch_wait_ms"):
+            if it.get(name) is not None:
+                it[name] = round(it[name] * factor)
     return _table(rows)
 
 

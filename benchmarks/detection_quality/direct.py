@@ -13,9 +13,8 @@ from blocklist.detection.application_store import compare
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectedEvidence:
-    """schemas.HOST_STAGES, HOST_APPLICATIONS and FAILURES, and the number of tasks of each host in each application."""
+    """schemas.HOST_APPLICATIONS and FAILURES, and the number of tasks of each host in each application."""
 
-    host_stages: pd.DataFrame
     host_applications: pd.DataFrame
     failures: pd.DataFrame
     tasks: pd.DataFrame
@@ -28,7 +27,7 @@ def collect_evidence(facts: pa.Table) -> CollectedEvidence:
         connection.register("facts", facts)
         connection.execute("CREATE TEMP TABLE ignored (host TEXT, until BIGINT)")
         compare(connection)
-        names = ("host_stages", "host_applications", "failures")
+        names = ("host_applications", "failures")
         frames = {name: connection.sql(f"FROM {name}").df() for name in names}
         tasks = connection.sql("SELECT app, host, count(*) AS tasks FROM facts GROUP BY ALL").df()
     return CollectedEvidence(**frames, tasks=tasks)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Final
 
 from benchmarks.detection_quality import baselines
 from benchmarks.detection_quality.direct import CollectedEvidence, collect_evidence
-from benchmarks.detection_quality.earlier import blamed_by_stages
 from benchmarks.detection_quality.facts import facts_table, host_name
 from benchmarks.detection_quality.runs import SyntheticRun
 from blocklist.detection.heuristics import judge
@@ -18,7 +16,6 @@ from blocklist.detection.node_summary import ApplicationFailures, Comparison, Fa
 from blocklist.detection.slowness import Rules
 
 OURS: Final = "blocklist.detection"
-EARLIER: Final = "its earlier rules"
 HEALTH_TRACKER: Final = "HealthTracker"
 Z_SCORE: Final = "robust z-score"
 Rows = Sequence[Mapping[str, Any]]
@@ -29,7 +26,6 @@ class RunEvidence:
     """The rows of one run; `app` is the number of the application."""
 
     run: SyntheticRun
-    host_stages: Rows
     host_applications: Rows
     failures: Rows
     tasks: Rows
@@ -76,7 +72,7 @@ def summaries(evidence: RunEvidence, applications: int) -> list[NodeSummary]:
     for row in until["tasks"]:
         tasks[row["host"]] += int(row["tasks"])
     failures = tally({host: list(_failures(rows)) for host, rows in _by_host(until["failures"]).items()})
-    compared, stages = _by_host(until["host_applications"]), _by_host(until["host_stages"])
+    compared = _by_host(until["host_applications"])
     return [
         NodeSummary(
             host=host,
@@ -84,13 +80,12 @@ def summaries(evidence: RunEvidence, applications: int) -> list[NodeSummary]:
             share=count / sum(tasks.values()),
             failures=failures.get(host, {}),
             comparisons=[_comparison(row) for row in compared[host]],
-            **_by_stages([row for row in stages[host] if row["metric"] == Metric.COMPUTE.value]),
         )
         for host, count in sorted(tasks.items())
     ]
 
 
-_FRAMES: Final = ("tasks", "failures", "host_applications", "host_stages")
+_FRAMES: Final = ("tasks", "failures", "host_applications")
 
 
 def _by_host(rows: Rows) -> Mapping[str, list[Mapping[str, Any]]]:
@@ -103,19 +98,6 @@ def _by_host(rows: Rows) -> Mapping[str, list[Mapping[str, Any]]]:
 def _comparison(row: Mapping[str, Any]) -> Comparison:
     numbers = {name: int(row[name]) for name in ("stages", "slow_stages", "lost_ms", "first", "last")}
     return Comparison(app=f"{row['app']:04d}", metric=Metric(row["metric"]), slowdown=float(row["slowdown"]), **numbers)
-
-
-def _by_stages(rows: Rows) -> dict[str, Any]:
-    slow: defaultdict[int, list[bool]] = defaultdict(list)
-    for row in rows:
-        slow[row["app"]].append(bool(row["slow"]))
-    return {
-        "stages": len(rows),
-        "slow_stages": sum(map(sum, slow.values())),
-        "slow_applications": sum(sum(it) >= len(it) / 2 for it in slow.values()),
-        "expected": sum(row["slow_hosts"] / row["hosts"] for row in rows),
-        "slowdown": median(row["slowdown"] for row in rows) if rows else 1.0,
-    }
 
 
 def _failures(rows: Rows) -> Iterable[ApplicationFailures]:
@@ -151,7 +133,6 @@ def evaluate(evidence: RunEvidence) -> dict[str, QualityOutcome]:
     nodes = [summaries(evidence, count) for count in counts]
     blamed: dict[str, Sequence[Collection[int]]] = {
         OURS: [{number[host] for host in _blamed_by_ours(run, seen)} for seen in nodes],
-        EARLIER: [{number[host] for host in blamed_by_stages(seen)} for seen in nodes],
         HEALTH_TRACKER: [baselines.excluded(run.applications[:count]) for count in counts],
         Z_SCORE: [baselines.robust_outliers(run.applications[:count]) for count in counts],
     }

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 MIN_HOSTS: Final = 3
 """Minimum number of hosts that are compared: of two it cannot be known which one is slow."""
-SLOWDOWN_THRESHOLD: Final = 1.5
-"""Ratio to the peers' time from which a host is slow (FLIP-168)."""
+SLOWDOWN_THRESHOLD: Final = 1.3
+"""Ratio to the peers' time from which a host is slow in a stage: noise takes one of 1.5 times down to that."""
 
 
 MAX_APPLICATIONS: Final = 30

@@ -20,16 +20,18 @@ from typing import Final
 
 from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
 
+MAX_BIAS: Final = log(1.1)
+"""Logarithm of the slowdown that healthy hosts may have for good; the host must exceed it for certain."""
 MIN_EFFECT: Final = log(1.2)
-"""Logarithm of the slowdown that the host must exceed for certain, and in each application: less harms nobody."""
+"""Logarithm of the slowdown from which a host is slow in an application: less harms nobody."""
 MIN_SCALE: Final = 0.05
 """Minimum standard deviation of the logarithm between healthy hosts: few hosts can agree by chance."""
 NEAR_MISS: Final = 0.01
 """p-value up to which a host that is not blamed is reported as a near miss."""
 MAX_SLOW_PEERS: Final = 0.15
 """Share of the peers' observations that may be half as slow: if there are more, being slow is common, not a fault."""
-MIN_SLOW_SHARE: Final = 0.4
-"""Minimum share of the stages in which the host must be slow (FLIP-168): a median may come from few."""
+MIN_SLOW_SHARE: Final = 0.5
+"""Minimum share of the stages in which the host must be slow."""
 ALIKE: Final = 2.0
 """Maximum ratio of two hosts' excess that may have the same design as its reason."""
 WINDOWS: Final = (2, 3, None)
@@ -203,17 +205,19 @@ class _Table:
         return min(found, key=lambda it: (it.excuse is not None, it.p_value), default=self._alike(host))
 
     def _test(self, host: str, window: Sequence[Comparison], limit: float) -> NodeFinding | None:
-        """One-sample t-test that the mean excess is above MIN_EFFECT, with the robust scale of the peers."""
+        """One-sample t-test that the mean excess is above MAX_BIAS, with the robust deviation of the peers."""
         excess = [self._excess[host][it.app] for it in window]
         peers = [value for it in window for peer, value in self._by_application[it.app].items() if peer != host]
-        error = max(MIN_SCALE, scale(peers)) / sqrt(len(excess))
+        error = max(MIN_SCALE, robust_deviation(peers)) / sqrt(len(excess))
         freedom, mean = max(1, len(peers) - 1), fmean(excess)
-        p_value = student_tail((mean - MIN_EFFECT) / error, freedom)
+        p_value = student_tail((mean - MAX_BIAS) / error, freedom)
         if p_value > NEAR_MISS:
             return None
         margin = error * student_quantile(0.025, freedom)
         excuse = (
-            self._excuse(window, excess, p_value, limit)
+            self._excuse(window, excess)
+            or chance(p_value, limit)
+            or _of_few(excess, error * student_quantile(limit, freedom), self._rules.min_applications)
             or _common(peers, mean, len(window))
             or self._like_another(host, window, mean)
         )
@@ -258,23 +262,18 @@ class _Table:
         slow = takewhile(lambda it: self._excess[host][it.app] >= MIN_EFFECT, reversed(earlier))
         return list(slow)[::-1]
 
-    def _excuse(
-        self, window: Sequence[Comparison], excess: Sequence[float], p_value: float, limit: float
-    ) -> str | None:
+    def _excuse(self, window: Sequence[Comparison], excess: Sequence[float]) -> str | None:
         rules = self._rules
         if len(window) < rules.min_applications:
             return f"only {len(window)} of at least {rules.min_applications} applications"
         if min(excess) < MIN_EFFECT:
             return "not in each of these applications"
-        with_slow_stages = sum(it.slow_stages > 0 for it in window)
-        if with_slow_stages < rules.min_applications:  # The evidence could be that of one application.
-            return f"slow stages in only {with_slow_stages} of at least {rules.min_applications} applications"
         stages, slow = sum(it.stages for it in window), sum(it.slow_stages for it in window)
         if slow < max(rules.min_stages, MIN_SLOW_SHARE * stages):
             return f"slow in only {slow} of {stages} stages"
         if max(it.last for it in window) - min(it.first for it in window) < rules.min_span_ms:
             return f"all within {rules.min_span_ms // 60_000} minutes: it may have passed"
-        return chance(p_value, limit)
+        return None
 
     def _like_another(self, host: str, compared: Sequence[Comparison], excess: float) -> str | None:
         """The excuse that another host is as slow and neither was ever faster: their design may be the reason."""
@@ -311,6 +310,17 @@ def chance(p_value: float, limit: float) -> str | None:
     return f"chance could explain it (p = {p_value:.0e}, limit {limit:.0e})" if p_value > limit else None
 
 
+def _of_few(excess: Sequence[float], needed: float, min_applications: int) -> str | None:
+    """The excuse that fewer than `min_applications` have most of the evidence. `needed`: mean excess beyond MAX_BIAS.
+
+    Of two applications, each must have half of what both need: another host may be slow in each by chance.
+    """
+    others = sorted(it - MAX_BIAS for it in excess)[: len(excess) - min_applications + 1]
+    if sum(others) < needed * len(excess) / min_applications:
+        return f"most of the evidence is of fewer than {min_applications} applications"
+    return None
+
+
 def _common(peers: Sequence[float], excess: float, applications: int) -> str | None:
     """The excuse that others are as often slow. One other host is always allowed: of two faults, each is one."""
     slow = sum(value >= excess / 2 for value in peers)
@@ -342,6 +352,15 @@ def scale(values: Sequence[float]) -> float:
     """Return the median absolute deviation as a standard deviation (Hampel 1974): half of the values may be wild."""
     centre = median(values)
     return _NORMAL * median(abs(value - centre) for value in values)
+
+
+def robust_deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation around the median; what is further away than three times `scale` counts as that.
+
+    The median absolute deviation alone varies twice as much by chance: of few peers, it is too low or too high.
+    """
+    centre, furthest = median(values), 3 * scale(values)
+    return sqrt(fmean(min(abs(value - centre), furthest) ** 2 for value in values))
 
 
 def student_tail(t: float, freedom: float) -> float:
