@@ -357,7 +357,7 @@ def scale(values: Sequence[float]) -> float:
 def robust_deviation(values: Sequence[float]) -> float:
     """Return the standard deviation around the median; what is further away than three times `scale` counts as that.
 
-    The median absolute deviation alone varies twice as much by chance: of few peers, it is too low or too high.
+    The median absolute deviation alone varies more by chance: of few peers, it is often far too low or too high.
     """
     centre, furthest = median(values), 3 * scale(values)
     return sqrt(fmean(min(abs(value - centre), furthest) ** 2 for value in values))
