@@ -15,7 +15,7 @@ if __name__ == "__main__":
         signal.signal(number, lambda received, _: os._exit(128 + received))
     # `blocklist serve` blocks them until here.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
-    # Imports make no garbage, and collection takes a sixth of the start. app.server enables it again.
+    # A start makes no garbage, and collection takes a sixth of it. app.server enables it again.
     gc.disable()
     # structlog would import it for coloured tracebacks, which are not used: 4 MB, and a twelfth of the start.
     sys.modules["rich"] = None  # type: ignore[assignment]

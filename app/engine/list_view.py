@@ -226,10 +226,6 @@ class ListView:
     def node_json(self, node: BlockedNode) -> bytes:
         return dump_node(node, self.task_managers.on_node(node.id))
 
-    def list_unless_stale(self) -> CachedList | None:
-        """The current list; None while it may be out of date, when responses need an Age header."""
-        return None if self.age() is not None else self.current_list()
-
     def current_list(self) -> CachedList:
         """The current list, rendered now unless the cached one is valid."""
         cached, now = self._cached, self.clock()
@@ -329,6 +325,8 @@ class ShownHosts:
 
     def shown_by(self, names: Iterable[str]) -> set[str]:
         """The blocks that show TaskManagers of a host with one of these names."""
+        if not self._labels:
+            return set()  # As at a start, which brings thousands of names.
         return {node_id for label in map(first_label, names) for node_id in self._blocks[label]}
 
 

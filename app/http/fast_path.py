@@ -180,15 +180,14 @@ class FastPath:
             return None
         is_open = self._auth is None and authorization is None
         credential = _EVERYBODY if is_open else self._authorize(authorization, Role.READER)
-        current = self._view.list_unless_stale()
-        if credential is None or current is None:
+        if credential is None or self._view.age() is not None:
             return None
         if table is not None:
             return self._read_table(match, default_headers, begin_waiting, credential)
         if prefer is not None:
             return None
         self._view.fast_reads += 1
-        response: CachedResponse = current.response_for(etags, accept_encoding)
+        response = self._view.current_list().response_for(etags, accept_encoding)
         return response.serialized(self._lines(default_headers))
 
     def _read_table(

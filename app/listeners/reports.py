@@ -336,10 +336,10 @@ class InventoryUpdater:
         self._on_changed = on_changed
         self._staged = asyncio.Event()
 
-    def set_nodes(self, source: NodeSource, nodes: Iterable[str | ReportedNode]) -> None:
-        """Replace all nodes that a source reports."""
+    def set_nodes(self, source: NodeSource, nodes: Iterable[str | ReportedNode], *, at_once: bool = False) -> None:
+        """Replace all nodes that a source reports; `at_once` as `apply_all`."""
         self._inventory.stage_nodes(source, nodes)
-        self._apply()
+        (self.apply_all if at_once else self._apply)()
 
     def set_running(self, source: NodeSource, node_ids: Iterable[str]) -> None:
         """Replace the nodes on which a listener runs."""
@@ -349,7 +349,8 @@ class InventoryUpdater:
     def remove_source(self, source: NodeSource) -> bool:
         """Forget a source; whether it was known."""
         removed = self._inventory.stage_removal(source)
-        self._apply()
+        if removed:
+            self._apply()
         return removed
 
     def apply_all(self) -> None:
@@ -443,9 +444,7 @@ class NodesFile:
                 self._apply(nodes, at_once=first)
 
     def _apply(self, nodes: list[ReportedNode], *, at_once: bool) -> None:
-        self._updater.set_nodes(FILE_SOURCE, nodes)
-        if at_once:
-            self._updater.apply_all()
+        self._updater.set_nodes(FILE_SOURCE, nodes, at_once=at_once)
         self._on_read(node.id for node in nodes)
         self.fault = None
         self._on_fault(0)

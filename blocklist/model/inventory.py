@@ -17,12 +17,12 @@ reports never matters. The rules, in this order:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Literal
 
 from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
@@ -138,19 +138,19 @@ class _ReportedId:
     @property
     def rank(self) -> SourceKind:
         """The kind of the source that counts most."""
-        return min(source.kind for source in self.trusted) if self.trusted else SourceKind.AGENT
+        return min(self.trusted).kind if self.trusted else SourceKind.AGENT
 
     @property
     def is_bare(self) -> bool:
         """Whether nothing but the id is reported."""
-        return all(isinstance(report, str) for _, report in self.reports())
+        return all(isinstance(report, str) for report in (*self.trusted.values(), *self.agents.values()))
 
     def reports(self) -> Iterator[tuple[NodeSource, ReportedNode | str]]:
         yield from self.trusted.items()
         yield from self.agents.items()
 
     def aliases_by(self, kind: SourceKind) -> set[str]:
-        reports = (node for source, node in self.of_kind(kind).items() if source.kind is kind)
+        reports = [node for source, node in self.of_kind(kind).items() if source.kind is kind]
         return {alias for node in reports if isinstance(node, ReportedNode) for alias in node.aliases()}
 
     def trusted_aliases(self) -> set[str]:
@@ -178,7 +178,7 @@ class Inventory:
         self._ids: dict[str, _ReportedId] = {}
         self._names = NameSet()
         self._by_alias = {kind: NodesByAlias() for kind in SourceKind}
-        self._order: list[str] = []
+        self._order: list[str] | None = None
         self._node: dict[str, str] = {}
         self._further_ids = Multimap()
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -187,11 +187,16 @@ class Inventory:
         self._machines: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._labels)
 
     def __iter__(self) -> Iterator[str]:
         """The ids of all nodes, sorted."""
-        return iter(self._order)
+        return iter(self._sorted())
+
+    def _sorted(self) -> list[str]:
+        if self._order is None:
+            self._order = sorted(self._labels)
+        return self._order
 
     # Sources.
 
@@ -222,17 +227,30 @@ class Inventory:
 
         In between, the inventory is as if only these had been reported.
         """
-        changed = set[str]()
-        for source, reported_id in list(islice(self._staged, limit)):
-            changed |= self._set(source, reported_id, self._staged.pop((source, reported_id)))
-        return changed
+        staged = list(islice(self._staged, limit))
+        if not staged:
+            return set()
+        reported_ids = dict.fromkeys(reported_id for _, reported_id in staged)
+        if not self._ids:
+            # As at a start, which brings all at once: these are affected, and there is nothing else.
+            self._replace_staged(staged)
+            self._update_nodes(reported_ids)
+            return set(self._ids).union(*self._by_alias.values())
+        affected = self._affected(reported_ids)
+        names = self._identifiers_around(affected)
+        self._replace_staged(staged)
+        affected |= self._affected(reported_ids)
+        names |= self._identifiers_around(affected)
+        changed = self._update_nodes(affected)
+        return names.union(changed, self._identifiers_around(affected))
 
     # Questions.
 
     def page(self, after: str | None, limit: int) -> list[InventoryNode]:
         """At most `limit` nodes in order of their ids; those behind `after`, if that is given."""
-        begin = 0 if after is None else bisect_right(self._order, normalize_name(after))
-        return [self.get(node_id) for node_id in self._order[begin : begin + limit]]
+        order = self._sorted()
+        begin = 0 if after is None else bisect_right(order, normalize_name(after))
+        return [self.get(node_id) for node_id in order[begin : begin + limit]]
 
     def get(self, node_id: str) -> InventoryNode:
         """The node with this id, as `page` and `known_as` return it. Raises KeyError."""
@@ -301,7 +319,7 @@ class Inventory:
 
         Empty if the machine is not known, or the name means several.
         """
-        if not self._order:  # Every new block asks, and most clusters report nothing.
+        if not self._labels:  # Every new block asks, and most clusters report nothing.
             return ()
         found = self._aliases.get(name)
         if found is None:
@@ -315,7 +333,7 @@ class Inventory:
 
         Empty if the machine is not known, or the name means several.
         """
-        if not self._order or (node_id := self.find(name)) is None:
+        if not self._labels or (node_id := self.find(name)) is None:
             return ()
         return self._identifiers(node_id)
 
@@ -381,10 +399,10 @@ class Inventory:
         label, is_full = short_name(reported_id)
         if not label or is_full:
             return None
-        full_names = [name for name in islice(self._names.matching(label), 3) if name != label]
+        full_names = self._names.full_names(label)
         if len(full_names) != 1:
             return None
-        full = full_names[0]
+        [full] = full_names
         having, kind = self._having(full)
         # If its node is another one, it says nothing about the short name.
         has_other = bool(having - {full}) and self._yields_to(self._ids[full], kind)
@@ -447,22 +465,16 @@ class Inventory:
     def _stage(self, source: NodeSource, changed: Mapping[str, Believed]) -> None:
         self._staged.update(((source, reported_id), node) for reported_id, node in changed.items())
 
-    def _set(self, source: NodeSource, reported_id: str, node: Believed) -> set[str]:
-        affected = self._affected(reported_id)
-        names = self._identifiers_around(affected)
-        self._replace(source, reported_id, node)
-        affected |= self._affected(reported_id)
-        names |= self._identifiers_around(affected)
-        self._aliases.clear()
-        self._machines.clear()
-        changed = affected.union(*(self._move(each) for each in affected))
+    def _update_nodes(self, reported_ids: Collection[str]) -> Collection[str]:
+        """Find the nodes of these ids again; the ids of all nodes that may have changed."""
+        moved = list(chain.from_iterable(map(self._move, reported_ids)))
+        changed = dict.fromkeys(chain(reported_ids, moved))
         for each in changed:
             self._update_node(each)
-        self.version += 1
-        return changed | names | self._identifiers_around(affected)
+        return changed
 
-    def _move(self, reported_id: str) -> set[str]:
-        """Find the node of an id again; the nodes to which it belonged and belongs."""
+    def _move(self, reported_id: str) -> list[str]:
+        """Find the node of an id again; the other nodes to which it belonged and belongs."""
         before = self._node.pop(reported_id, None)
         if before is not None and before != reported_id:
             self._further_ids.discard(before, reported_id)
@@ -471,7 +483,14 @@ class Inventory:
             self._node[reported_id] = after
             if after != reported_id:
                 self._further_ids.add(after, reported_id)
-        return {node for node in (before, after) if node is not None}
+        return [node for node in (before, after) if node is not None and node != reported_id]
+
+    def _replace_staged(self, staged: Iterable[tuple[NodeSource, str]]) -> None:
+        for source, reported_id in staged:
+            self._replace(source, reported_id, self._staged.pop((source, reported_id)))
+        self._aliases.clear()
+        self._machines.clear()
+        self.version += 1
 
     def _replace(self, source: NodeSource, reported_id: str, node: Believed) -> None:
         """Change what a source reports about an id, and the indexes of ids and aliases."""
@@ -494,10 +513,10 @@ class Inventory:
             del self._ids[reported_id]
             self._names.discard(reported_id)
 
-    def _affected(self, reported_id: str) -> set[str]:
-        """The ids whose node may be another one once this id is reported otherwise, and itself."""
-        affected, rest = {reported_id}, list(self._named_ids(reported_id))
-        rest += self._short_name_of(reported_id)
+    def _affected(self, reported_ids: Collection[str]) -> set[str]:
+        """The ids whose node may be another one once these ids are reported otherwise, and themselves."""
+        affected = set(reported_ids)
+        rest = [each for given in affected for each in (*self._named_ids(given), *self._short_name_of(given))]
         while rest:
             current = rest.pop()
             if current in affected:
@@ -524,17 +543,17 @@ class Inventory:
 
     def _update_node(self, reported_id: str) -> None:
         """Whether this id is a node now, and its labels."""
-        for label in self._labels.pop(reported_id, {}).items():
+        before, after = self._labels.pop(reported_id, None), None
+        for label in (before or {}).items():
             self._with_label[label].discard(reported_id)
             if not self._with_label[label]:
                 del self._with_label[label]
         if self._node.get(reported_id) == reported_id:
-            self._insert(reported_id)
-            labels = self._labels[reported_id] = self._merged_labels(reported_id)
-            for label in labels.items():
+            after = self._labels[reported_id] = self._merged_labels(reported_id)
+            for label in after.items():
                 self._with_label[label].add(reported_id)
-        else:
-            self._delete(reported_id)
+        if (before is None) != (after is None):
+            self._order = None
 
     def _merged_labels(self, node_id: str) -> Mapping[str, str]:
         """For each key the value of the source that counts most."""
@@ -548,16 +567,6 @@ class Inventory:
         for _, node in sorted(described, key=lambda report: (report[0], report[1].id), reverse=True):
             merged |= node.labels
         return merged
-
-    def _insert(self, node_id: str) -> None:
-        position = bisect_left(self._order, node_id)
-        if position == len(self._order) or self._order[position] != node_id:
-            insort(self._order, node_id)
-
-    def _delete(self, node_id: str) -> None:
-        position = bisect_left(self._order, node_id)
-        if position < len(self._order) and self._order[position] == node_id:
-            del self._order[position]
 
 
 def _differ(name: str, node_id: str) -> bool:
@@ -578,12 +587,17 @@ class NodesByAlias:
 
     def add(self, alias: str, node: str) -> None:
         self._nodes.add(alias, node)
-        self._names.add(alias)
+        if short_name(alias)[0]:  # Nothing else means the same as an address.
+            self._names.add(alias)
 
     def discard(self, alias: str, node: str) -> None:
         self._nodes.discard(alias, node)
         if alias not in self._nodes:
             self._names.discard(alias)
+
+    def __iter__(self) -> Iterator[str]:
+        """The aliases."""
+        return iter(self._nodes)
 
     def having(self, alias: str) -> Collection[str]:
         """The nodes with this very alias."""
@@ -591,7 +605,7 @@ class NodesByAlias:
 
     def matching(self, name: str) -> set[str]:
         """The nodes with a name of the same machine: short or full, as NameSet compares names."""
-        return {node for alias in self._names.matching(name) for node in self.having(alias)}
+        return {node for alias in (name, *self._names.matching(name)) for node in self.having(alias)}
 
 
 # What a selector selects among the known nodes, and hints for labels that no node has. Pure.

@@ -29,6 +29,8 @@ _ADDRESS: Final = re.compile(
     rf"|(?P<v6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*){_ZONE}",
     re.ASCII,
 )
+_NORMAL: Final = re.compile(r"[a-z](?:[a-z0-9_.-]*[a-z0-9_-])?")
+"""Most names are in normal form already."""
 _BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _SHORTEST_V4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
 
@@ -73,6 +75,10 @@ class NameSet:
         aliases = self._aliases(name)
         return chain(by_name, self._matching_aliases(name, aliases)) if aliases else by_name
 
+    def full_names(self, label: str) -> Collection[str]:
+        """The full names with this first label."""
+        return self._by_key[f"{label}."]
+
     def _matching_aliases(self, name: str, aliases: Iterable[str]) -> Iterator[str]:
         found = {match for alias in aliases for match in self._same_or_short(alias)}
         return (match for match in sorted(found) if not same_machine(match, name))
@@ -116,7 +122,7 @@ def usual_spellings(name: str) -> tuple[set[str], set[str]]:
 
     For an index that compares exactly: a name in mixed case that was given otherwise is not among them.
     """
-    keys = {*_keys(name).looked_up, *_lookup_keys(name)}
+    keys = {*_keys(name).looked_up, *_keys_of(name).looked_up}
     spelled = keys | {key.upper() for key in keys} | {name}
     prefixes = {key for key in spelled if key.endswith(".")} - {name}
     return spelled - prefixes, prefixes
@@ -124,6 +130,8 @@ def usual_spellings(name: str) -> tuple[set[str], set[str]]:
 
 def normalize_name(name: str) -> str:
     """The name in lower case, without a final dot; an address in its shortest form."""
+    if _NORMAL.fullmatch(name):
+        return name
     normal = normalize_address(name) or name.lower().rstrip(".")
     # The same object, so that indexes keep no copy of it.
     return normal if normal and normal != name else name
@@ -219,21 +227,15 @@ class _Keys(NamedTuple):
 @lru_cache(maxsize=16_384)
 def _keys(name: str) -> _Keys:
     """Cached, because one change looks up and adds the same name in several indexes."""
-    normal = normalize_name(name)
-    return _Keys(_index_keys(normal), _lookup_keys(normal))
+    return _keys_of(normalize_name(name))
 
 
-def _lookup_keys(name: str) -> tuple[str, ...]:
+def _keys_of(name: str) -> _Keys:
     """`n7` matches `n7` and every `n7.…`; `n7.example.com` matches itself and the short `n7`. The name itself first."""
     short, dot = short_name(name)
     if not short:
-        return (name,)
-    return (name, short) if dot else (name, f"{name}.")
-
-
-def _index_keys(name: str) -> tuple[str, ...]:
-    short, dot = short_name(name)
-    return (name, f"{short}.") if short and dot else (name,)
+        return _Keys((name,), (name,))
+    return _Keys((name, f"{short}."), (name, short)) if dot else _Keys((name,), (name, f"{name}."))
 
 
 # Multimap: texts by key. Pure.
@@ -323,16 +325,18 @@ class MachineSet:
         """The names, in no order."""
         return iter(self._uses)
 
-    def add(self, name: str) -> None:
-        """Add a name for one more source."""
+    def add(self, name: str) -> bool:
+        """Add a name for one more source; whether it was not there."""
         normal = normalize_name(name)
         count = self._uses.get(normal, 0)
         self._uses[normal] = count + 1
-        if not count:
-            self._machines += self._machines_by(normal)
-            label, is_full = short_name(normal)
-            if label and is_full:
-                self._full.add(label, normal)
+        if count:
+            return False
+        label, is_full = short_name(normal)
+        self._machines += self._machines_by(label, is_full)
+        if label and is_full:
+            self._full.add(label, normal)
+        return True
 
     def discard(self, name: str) -> None:
         """Remove a name for one of the sources that added it."""
@@ -342,8 +346,9 @@ class MachineSet:
             self._uses[normal] = count - 1
         elif count:
             del self._uses[normal]
-            self._full.discard(short_name(normal)[0], normal)
-            self._machines -= self._machines_by(normal)
+            label, is_full = short_name(normal)
+            self._full.discard(label, normal)
+            self._machines -= self._machines_by(label, is_full)
 
     def matching(self, name: str) -> Iterator[str]:
         """The names that mean the same machine as this one, equal names first; lazy, as they may be many.
@@ -390,9 +395,8 @@ class MachineSet:
                 short_names.add(label)
         return counted + len(short_names)
 
-    def _machines_by(self, name: str) -> int:
-        """How many machines more there are with this name, 0 or 1; no full name of the index may be this one."""
-        label, is_full = short_name(name)
+    def _machines_by(self, label: str, is_full: str) -> int:
+        """How many machines more there are with a name, 0 or 1; no full name of the index may be this one."""
         if not label:
             return 1
         return int(label not in self._uses or label in self._full) if is_full else int(label not in self._full)
@@ -423,9 +427,7 @@ class ReportedMachines:
     def add(self, name: str) -> None:
         """Add a name for one more source."""
         normal = normalize_name(name)
-        is_first = normal not in self._names
-        self._names.add(normal)
-        if is_first:
+        if self._names.add(normal):
             self._count(normal)
 
     def discard(self, name: str) -> None:

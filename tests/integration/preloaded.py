@@ -17,5 +17,5 @@ import uvicorn.loops.uvloop  # noqa: E402, F401
 import app.cli  # noqa: E402
 import app.server  # noqa: E402, F401
 
-# Each service collects garbage once before it serves.
+# A collection in a service would copy what all services share.
 gc.freeze()
