@@ -263,11 +263,16 @@ class Service:
             # Not cancelled: it commits what it has accepted.
             stack.push_async_callback(self._drain, self.task_health.start("changes", self.handler.run))
             stack.push_async_callback(_finish, "end of the pushes", self._pusher.close)
+            # Before the tasks: one of them would renew the lease of this replica, too.
+            await self.authenticator.load()
+            await self._listener_writer.load()
+            # Before drivers ask: without all names they would get another table now, and the right one later.
+            self.directory.inventory_updater.apply_all()
+            if len(self.directory):
+                self.view.table.current()
             tasks = [self.task_health.start(name, work) for name, work in self._tasks().items()]
             stack.push_async_callback(_cancel, tasks)
             stack.callback(self.feed.close)
-            await self.authenticator.load()
-            await self._listener_writer.load()
             start = {"version": __version__, "replica": self.store.replica, "settings": self.settings.recorded}
             try:
                 await self.audit.write(AuditKind.SETTINGS, Origin(way=Way.SERVICE), start)

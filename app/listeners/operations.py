@@ -17,7 +17,7 @@ from app.listeners.reports import ERROR, ListenerQuota, ReportsTooLargeError, To
 from app.listeners.state import ListenerDirectory, ListenerEntry
 from app.store.audit import Origin
 from app.store.database import LockedError
-from app.store.listeners import ListenerChange, ListenerStore, Secret, StoredListener
+from app.store.listeners import ListenerChange, ListenerStore, Outcome, Secret, StoredListener
 from app.watch import ChangeFeed
 from blocklist.model.draft import BlocklistTracker
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
@@ -128,7 +128,7 @@ class _WaitingRegistration:
         if not self.outcome.done():
             self.outcome.set_result((entry, self.is_new))
 
-    def fail(self, error: BlocklistError) -> None:
+    def fail(self, error: Exception) -> None:
         """Unless it has an outcome, as after the end of the connection."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
@@ -223,13 +223,9 @@ class ListenerRegistry:
             try:
                 if not await self._register_at_once(waiting):
                     changes[listener_id] = partial(self._registered, waiting)
-            except BlocklistError as error:
+            except Exception as error:
                 waiting.fail(error)
-        try:
-            await self._store(changes, batch)
-        except UnavailableError as error:
-            for waiting in batch.values():
-                waiting.fail(error)
+        await self._store(changes, batch)
 
     async def _register_at_once(self, waiting: _WaitingRegistration) -> bool:
         """Whether there is nothing to store. Raises FencedError, TooManyListenersError, UnavailableError."""
@@ -246,11 +242,17 @@ class ListenerRegistry:
     async def _store(self, changes: Mapping[str, ListenerChange], batch: Mapping[str, _WaitingRegistration]) -> None:
         history = self._view.tracker.history
         for listener_id, outcome in (await self._database.update(changes, history)).items():
-            if isinstance(outcome, BlocklistError):
-                batch[listener_id].fail(outcome)
-            else:
-                batch[listener_id].finish(self._reader.upsert(outcome, history))
+            try:
+                batch[listener_id].finish(self._upsert(outcome, history))
+            except Exception as error:
+                # Also by a bug: the others are not concerned.
+                batch[listener_id].fail(error)
             await asyncio.sleep(0)  # Each may take over from one with thousands of nodes: others must not wait for all.
+
+    def _upsert(self, outcome: Outcome, history: str) -> ListenerEntry:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return self._reader.upsert(outcome, history)
 
     async def check_room(self, listener_id: str, principal: str | None) -> None:
         """Raise TooManyListenersError if the principal may not have this listener; UnavailableError."""
@@ -299,10 +301,8 @@ class ListenerRegistry:
 
         async with self._reader.lock:
             history = self._view.tracker.history
-            outcome = (await self._database.update({listener_id: change}, history))[listener_id]
-            if isinstance(outcome, BlocklistError):
-                raise outcome
-            return self._reader.upsert(outcome, history).secret.current
+            outcomes = await self._database.update({listener_id: change}, history)
+            return self._upsert(outcomes[listener_id], history).secret.current
 
     async def set_mode(self, record: ModeRecord, origin: Origin) -> None:
         """The mode of all listeners that match, from their next heartbeat. Raises InvalidError, UnavailableError."""

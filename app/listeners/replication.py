@@ -72,9 +72,9 @@ class PushOwnership:
             return None
         return self.id if owner is None or self.is_orphan(owner) else owner
 
-    async def is_alone(self) -> bool:
-        """Whether no other replica is live. Raises UnavailableError."""
-        return not await self._database.live_replicas() - {self.id}
+    async def take_over(self, now: int) -> bool:
+        """If no other replica is live, become the first one at `now` (Unix ms). Raises UnavailableError."""
+        return await self._database.take_over(LEASE_SECONDS, now)
 
     async def renew(self) -> None:
         """Renew this replica's lease and read the others; call `confirm` afterwards. Raises UnavailableError."""
@@ -441,13 +441,10 @@ class ListenerWriter:
         """Renew this replica's lease. If it had expired, other replicas may have taken over: read everything again."""
         if not self._ownership.is_valid:
             self._doubt_ended_leases()
-        if not self._ownership.is_valid and await self._ownership.is_alone():
-            # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease, but nobody knows
-            # whether it still lives. Saved before this replica is live: others then take what is stored as it is.
-            await self._database.unconfirm()
-            await self._reader.sync()
-            self._renew_leases()
-            await self._flush()
+            if await self._ownership.take_over(self._clock()):
+                # What this replica knows of them counts, after an outage: those whose leases have not ended still live.
+                self._renew_leases()
+                await self._flush()
         await self._ownership.renew()
         was_valid = self._ownership.is_valid
         if not was_valid:

@@ -43,11 +43,12 @@ from app.store.tables import (
     read_row,
     read_rows,
     readable_rows,
+    replace_rows,
     replicas,
     reports,
     versions,
 )
-from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
+from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.listener import Listener, ListenerRole, Mode, ModeRecord, Software
 from blocklist.wire.audit import AuditKind
 
@@ -69,6 +70,9 @@ _REGISTRATION: Final[Mapping[str, TypeEngine[Any]]] = {
     "listener_id": String(),
     "of_session": String(),
     "registered_at": BigInteger(),
+}
+_LISTENER: Final[Mapping[str, TypeEngine[Any]]] = {
+    it.name: Text() if isinstance(it.type, String) else it.type for it in listeners.c if it.name != "version"
 }
 _PART: Final[Mapping[str, TypeEngine[Any]]] = {**_REGISTRATION, "part": String(), "at": BigInteger(), "text": Text()}
 _HEARTBEAT: Final[Mapping[str, TypeEngine[Any]]] = {
@@ -108,7 +112,7 @@ class StoredListener:
 
 
 ListenerChange = Callable[[StoredListener | None], StoredListener]
-Outcome = StoredListener | BlocklistError
+Outcome = StoredListener | Exception
 """What is stored of a listener, or why it is not, or cannot be read."""
 
 
@@ -129,13 +133,14 @@ ModesVersion = tuple[str, int]
 class ListenerUpdates(NamedTuple):
     """Changes since a version; `version` is the current one, `total` the number of listeners.
 
-    Cursors belong to `history`, and so does `modes_version`; `modes` is None if that was known.
+    Cursors belong to `history`, and so does `modes_version`; `modes` is None if that was known. `changed` is read row
+    by row: it may have all listeners.
     """
 
     version: int
     history: str
     total: int
-    changed: list[StoredListener]
+    changed: Iterable[StoredListener]
     reports: list[ReportPart]
     modes_version: ModesVersion
     modes: list[ModeRecord] | None
@@ -155,13 +160,12 @@ class ListenerStore(StorePart):
             raise missing_row(versions)
         modes_version = queries.current_history(connection), int(of_modes)
         count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
-        rows = connection.execute(select(listeners).where(listeners.c.version > since))
-        changed = list(readable_rows(listeners, rows, _stored))
+        rows = connection.execute(select(listeners).where(listeners.c.version > since)).all()
         return ListenerUpdates(
             int(version),
             modes_version[0],
             count,
-            changed,
+            readable_rows(listeners, rows, _stored),
             _reports_since(connection, since),
             modes_version,
             None if modes_version == known else _modes(connection),
@@ -174,30 +178,38 @@ class ListenerStore(StorePart):
     async def update(self, changes: Mapping[str, ListenerChange], history: str) -> dict[str, Outcome]:
         """Store what each change makes of the stored listener with that id (None if it is new), all at once.
 
-        For each, what is stored or why it is not, as what the change raises. A change may run more than once. Cursors
-        are stored only if they belong to the current history.
+        For each, what is stored or why it is not, as what the change raises, also by a bug. A change may run more than
+        once. Cursors are stored only if they belong to the current history.
         """
         outcomes: dict[str, Outcome] = {}
         for _ in range(MAX_ATTEMPTS):
-            left = [listener_id for listener_id in changes if listener_id not in outcomes]
+            left = {listener_id: changes[listener_id] for listener_id in changes if listener_id not in outcomes}
             if not left:
                 break
-            current = await self._get(left)
-            wanted: dict[str, StoredListener] = {}
-            for listener_id in left:
-                try:
-                    if isinstance(stored := current.get(listener_id), BlocklistError):
-                        raise stored
-                    wanted[listener_id] = changes[listener_id](stored)
-                except BlocklistError as error:
-                    outcomes[listener_id] = error
-            if wanted:
-                outcomes |= await self._save(wanted, current, history)
+            try:
+                outcomes |= await self._try_update(left, history)
+            except UnavailableError as error:
+                outcomes |= dict.fromkeys(left, error)
         for listener_id in changes.keys() - outcomes.keys():
             outcomes[listener_id] = UnavailableError(
                 f"Listener {listener_id} kept changing its registration at other replicas; try again.", retry_after=1
             )
         return outcomes
+
+    async def _try_update(self, changes: Mapping[str, ListenerChange], history: str) -> dict[str, Outcome]:
+        """The outcomes, but of those that others have changed meanwhile. Raises UnavailableError."""
+        current = await self._get(changes)
+        outcomes: dict[str, Outcome] = {}
+        wanted: dict[str, StoredListener] = {}
+        for listener_id, change in changes.items():
+            if isinstance(stored := current.get(listener_id), Exception):
+                outcomes[listener_id] = stored
+                continue
+            try:
+                wanted[listener_id] = change(stored)
+            except Exception as error:
+                outcomes[listener_id] = error
+        return outcomes | (await self._save(wanted, current, history) if wanted else {})
 
     @reading
     def _get(self, connection: Connection, ids: Collection[str]) -> dict[str, Outcome]:
@@ -222,18 +234,15 @@ class ListenerStore(StorePart):
         replaced: list[str] = []
         for listener_id, given in wanted.items():
             current = stored_now.get(listener_id)
-            if isinstance(current, BlocklistError) or _identity(current) != _identity(expected.get(listener_id)):
+            if isinstance(current, Exception) or _identity(current) != _identity(expected.get(listener_id)):
                 continue
             listener = given.listener if same_history else replace(given.listener, acked=None)
-            if current is None:
-                stored = replace(given, listener=listener)
-                connection.execute(insert(listeners).values(_row(stored)))
-            else:
-                stored = replace(given, listener=listener.with_latest(current.listener))
-                connection.execute(update(listeners).where(listeners.c.id == listener_id).values(_row(stored)))
+            if current is not None:
+                listener = listener.with_latest(current.listener)
                 if listener.registration_key != current.listener.registration_key:
                     replaced.append(listener_id)
-            saved[listener_id] = stored
+            saved[listener_id] = replace(given, listener=listener)
+        _put(connection, list(map(_row, saved.values())))
         _remove_reports(connection, replaced)
         return saved
 
@@ -309,11 +318,6 @@ class ListenerStore(StorePart):
         return before is not None
 
     @writing(Topic.LISTENERS)
-    def unconfirm(self, connection: Connection) -> None:
-        """Nobody could notice the end of a listener: none is confirmed before its next heartbeat."""
-        connection.execute(update(listeners).values(confirmed=False, version=current_version()))
-
-    @writing(Topic.LISTENERS)
     def save_expired(
         self, connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int
     ) -> set[str]:
@@ -326,9 +330,21 @@ class ListenerStore(StorePart):
         statement = update(listeners).where(*live_with_ended_lease).values(lapsed_ms=now, version=current_version())
         return set(connection.execute(statement.returning(listeners.c.id)).scalars())
 
-    @reading
-    def live_replicas(self, connection: Connection) -> set[str]:
-        return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)).scalars())
+    @writing(Topic.LISTENERS)
+    def take_over(self, connection: Connection, seconds: float, now: int) -> bool:
+        """If no other replica is live, become the first one that is; whether that is so.
+
+        None could receive heartbeats, so each live listener gets a whole lease from `now` on (Unix ms). Nor could any
+        notice the end of a listener: none is confirmed before its next heartbeat.
+        """
+        other = select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK, replicas.c.id != self.store.replica)
+        if connection.execute(other.limit(1)).first() is not None:
+            return False
+        whole = case((listeners.c.lapsed_ms.is_(None), now + listeners.c.lease_ms), else_=listeners.c.lease_end_ms)
+        renewed = update(listeners).values(lease_end_ms=whole, confirmed=False, version=current_version())
+        connection.execute(renewed)
+        connection.execute(_RENEW_LEASE, {"id": self.store.replica, "ms": round(seconds * 1000)})
+        return True
 
     @writing(None)
     def renew_replica_lease(self, connection: Connection, seconds: float) -> set[str]:
@@ -407,6 +423,20 @@ def _given_rows(rows: Sequence[Mapping[str, Any]], types: Mapping[str, TypeEngin
     return func.unnest(*columns).table_valued(*types).render_derived(name="given")
 
 
+def _put(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write these rows, in place of those with the same ids."""
+    from sqlalchemy.dialects import postgresql, sqlite  # noqa: PLC0415 - as below
+
+    if not rows:
+        return
+    if connection.dialect.name == "postgresql":
+        given = select(*_given_rows(rows, _LISTENER).c, current_version())
+        put = postgresql.insert(listeners).from_select([*_LISTENER, "version"], given)
+        connection.execute(replace_rows(put))
+    else:
+        connection.execute(replace_rows(sqlite.insert(listeners).values(version=current_version())), rows)
+
+
 def _row(stored: StoredListener) -> dict[str, Any]:
     listener, secret = stored.listener, stored.secret
     return {
@@ -425,7 +455,6 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "old_secret_until_ms": secret.previous_until,
         "min_nodes": listener.min_nodes,
         "owner": stored.owner,
-        "version": current_version(),
         "principal": listener.principal,
         "cluster": listener.cluster,
         "product": listener.software.product,

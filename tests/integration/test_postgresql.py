@@ -91,6 +91,15 @@ async def test_a_replica_that_has_locked_the_log_commits_first(database_url: str
 
 
 @pytest.mark.anyio
+async def test_of_replicas_that_start_at_once_one_takes_over(database_url: str) -> None:
+    """It gives all listeners a whole lease; the others take these as they are."""
+    _, stores = await open_stores(database_url, 30.0, "first", "second", "third")
+    taken = await asyncio.gather(*(store.listeners.take_over(30.0, 0) for store in stores))
+    assert sorted(taken) == [False, False, True]
+    await close(*stores)
+
+
+@pytest.mark.anyio
 async def test_a_lock_is_released_without_a_commit(database_url: str) -> None:
     history, (own, other) = await open_stores(database_url, 30.0, "own", "other")
     async with own.locked(0):

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from app.listeners.reports import ReportsTooLargeError, TooManyListenersError
 from app.service import Service
+from app.store.listeners import StoredListener
 from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import FencedError, ListenerRole, Registration, Report
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
@@ -127,5 +129,49 @@ def test_others_get_their_turn_between_those_that_take_over(process: InProcessSe
             await asyncio.sleep(0)
             seen.add(sum(entry.listener.session == "s2" for entry in service.directory.entries))
         assert seen == {0, 1, 2, 3}
+
+    run(process, scenario)
+
+
+@ON_SQLITE
+def test_one_that_fails_by_a_bug_fails_alone(process: InProcessService) -> None:
+    async def scenario(service: Service) -> None:
+        faulty = registration("jm-1", lease=None)  # type: ignore[arg-type]
+        requests = [(it, "token") for it in (registration("jm-0"), faulty, registration("jm-2"))]
+        outcomes = await together(service, *requests)
+        assert [type(each) for each in outcomes] == [tuple, TypeError, tuple]
+        assert service.directory.ids == {"jm-0", "jm-2"}
+
+    run(process, scenario)
+
+
+@pytest.mark.databases("postgresql")
+def test_an_outage_while_one_is_retried_does_not_concern_what_is_stored(
+    process: InProcessService, databases: Databases, tmp_path: Path
+) -> None:
+    attempts = 0
+
+    def change(stored: StoredListener | None) -> StoredListener:
+        assert stored is not None
+        return stored
+
+    def contested(stored: StoredListener | None) -> StoredListener:
+        """At the first attempt another replica is faster, at the second one there is no database."""
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            with psycopg.connect(databases.url_for(tmp_path)) as other:
+                other.execute("UPDATE listeners SET session = 's2' WHERE id = 'jm-1'")
+        else:
+            process.app.state.service.store.breaker.record_failure(OSError("no database"))
+        return change(stored)
+
+    async def scenario(service: Service) -> None:
+        for name in ("jm-0", "jm-1"):
+            await service.registry.register(registration(name), "token")
+        history = service.view.tracker.history
+        outcomes = await service.store.listeners.update({"jm-0": change, "jm-1": contested}, history)
+        assert isinstance(outcomes["jm-0"], StoredListener)
+        assert isinstance(outcomes["jm-1"], UnavailableError)
 
     run(process, scenario)
