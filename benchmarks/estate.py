@@ -1,11 +1,13 @@
 """A whole estate: drivers on three replicas that share a PostgreSQL; one block, a replica that restarts, and all three.
 
-A driver does what the agent does: it waits for the next table with `Prefer: wait=50`, sends a heartbeat every ten
-seconds and one within a second of a new table, which acknowledges it, and after a failure it tries again as
-`spark-agent/…/Loop.java` does. Each try goes to any replica that accepts it, as behind a load balancer.
+`make bench-estate [DRIVERS=10000]`. A driver does what the agent does: it waits for the next table with
+`Prefer: wait=50`, sends a heartbeat every ten seconds and one within a second of a new table, which acknowledges it.
+After a failure it tries again as `spark-agent/…/Loop.java` does, and registers again before its next heartbeat, as
+`ReportLoop.java` does. Each try goes to any replica that accepts it, as behind a load balancer.
 """
 
 import json
+import os
 import random
 import threading
 import time
@@ -20,8 +22,9 @@ from benchmarks.harness import CORES, Server, fetch, in_background, running, scr
 from benchmarks.rows import Row, Target, at_most
 from benchmarks.sampling import cpu_seconds, megabytes
 from tests.integration.process import free_port
+from tests.postgres import PostgresServer
 
-DRIVERS = unless_quick(10_000, 600)
+DRIVERS = int(os.environ.get("DRIVERS") or unless_quick(10_000, 600))
 """As many as two cores carry, with replicas, database and drivers on them."""
 NODES, BLOCKED = unless_quick(100_000, 2_000), unless_quick(10_000, 200)
 REPLICAS = 3
@@ -79,7 +82,7 @@ class _Others:
 def run() -> list[Row]:
     """Return all rows: at rest, a change, and restarts."""
     with scratch() as folder, ExitStack() as stack:
-        replicas = stack.enter_context(_replicas(folder))
+        replicas, database = stack.enter_context(_replicas(folder))
         before = [megabytes(each.server.pid) for each in replicas if each.server]
         drivers = stack.enter_context(crowd(DRIVERS, [each.port for each in replicas]))
         drivers.wait_until(lambda: drivers.waiting == drivers.registered == DRIVERS, TIMEOUT)
@@ -89,8 +92,8 @@ def run() -> list[Row]:
         return [
             _row(f"{name}: memory of the replicas per driver", "kB", kilobytes),
             _row(f"{name}: memory of a replica", "MB", max(after)),
-            _row(f"{name}: CPU at rest", "% of one core", _at_rest(replicas)),
-            *_change(name, replicas, drivers),
+            *_at_rest(name, replicas, database),
+            *_change(name, replicas, database, drivers),
             *_restart(f"{name}: a replica restarts", replicas[:1], replicas, drivers),
             *_restart(f"{name}: all restart at once", replicas, replicas, drivers),
         ]
@@ -101,7 +104,7 @@ def _row(name: str, unit: str, value: float, *targets: Target) -> Row:
 
 
 @contextmanager
-def _replicas(folder: Path) -> Iterator[list[_Replica]]:
+def _replicas(folder: Path) -> Iterator[tuple[list[_Replica], PostgresServer]]:
     inventory = folder / "nodes.csv"
     lines = (f"worker-{n:06d},,10.{n >> 16}.{n >> 8 & 255}.{n & 255},rack=r{n // 40}\n" for n in range(NODES))
     inventory.write_text("id,names,addresses,labels\n" + "".join(lines))
@@ -120,7 +123,7 @@ def _replicas(folder: Path) -> Iterator[list[_Replica]]:
             replica.start()
             stack.callback(replica.stop)
         _block(replicas[0].port)
-        yield replicas
+        yield replicas, database
 
 
 def _block(port: int) -> None:
@@ -146,15 +149,19 @@ def _cpu(replicas: Sequence[_Replica]) -> float:
     return sum(cpu_seconds(each.server.pid) for each in replicas if each.server)
 
 
-def _at_rest(replicas: Sequence[_Replica]) -> float:
-    """Percent of a core for waiting requests and heartbeats of all drivers."""
-    before = _cpu(replicas)
+def _at_rest(name: str, replicas: Sequence[_Replica], database: PostgresServer) -> list[Row]:
+    """For waiting requests and heartbeats of all drivers."""
+    before, of_database = _cpu(replicas), cpu_seconds(database.pid)
     time.sleep(REST)
-    return (_cpu(replicas) - before) / REST * 100
+    used, used_by_database = _cpu(replicas) - before, cpu_seconds(database.pid) - of_database
+    return [
+        _row(f"{name}: CPU at rest", "% of one core", used / REST * 100),
+        _row(f"{name}: CPU of PostgreSQL at rest", "% of one core", used_by_database / REST * 100),
+    ]
 
 
-def _change(name: str, replicas: Sequence[_Replica], drivers: Crowd) -> list[Row]:
-    cpu, begun = _cpu(replicas), time.perf_counter()
+def _change(name: str, replicas: Sequence[_Replica], database: PostgresServer, drivers: Crowd) -> list[Row]:
+    cpu, of_database, begun = _cpu(replicas), cpu_seconds(database.pid), time.perf_counter()
     revision = _put(replicas[0].port, "changing")
     assert revision is not None
     received = drivers.seconds_until(lambda: drivers.count_received(revision) == DRIVERS, begun, TIMEOUT)
@@ -163,22 +170,26 @@ def _change(name: str, replicas: Sequence[_Replica], drivers: Crowd) -> list[Row
         _row(f"{name}: one block, until all have it", "s", received, at_most(5)),
         _row(f"{name}: one block, until all have acknowledged it", "s", acknowledged),
         _row(f"{name}: one block, CPU of the replicas", "s", _cpu(replicas) - cpu),
+        _row(f"{name}: one block, CPU of PostgreSQL", "s", cpu_seconds(database.pid) - of_database),
     ]
 
 
 def _restart(name: str, stopped: Sequence[_Replica], all_: Sequence[_Replica], drivers: Crowd) -> list[Row]:
-    """Until every driver that lost its connection waits again, and what others noticed."""
+    """Until every driver that lost its connection waits again, and is registered again; and what others noticed."""
     others = _Others(all_)
-    failed = drivers.failed
+    failed, cpu = drivers.failed, _cpu([each for each in all_ if each not in stopped])
     with in_background(others.change):
         begun = time.perf_counter()
         _at_once(each.stop for each in stopped)
         _at_once(each.start for each in stopped)
         ready = time.perf_counter() - begun
         served = drivers.seconds_until(lambda: drivers.waiting == DRIVERS, begun, TIMEOUT)
+        registered = drivers.seconds_until(lambda: drivers.registered == DRIVERS, begun, TIMEOUT)
     return [
         _row(f"{name}: until it is ready", "s", ready),
         _row(f"{name}: until all drivers are served", "s", served, at_most(30)),
+        _row(f"{name}: until all drivers are registered again", "s", registered),
+        _row(f"{name}: CPU of the replicas until then", "s", _cpu(all_) - cpu),
         _row(f"{name}: responses that no driver retries", "", drivers.failed - failed, at_most(0)),
         _row(f"{name}: slowest change of others", "s", max(others.seconds, default=0.0), at_most(1)),
     ]

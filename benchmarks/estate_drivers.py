@@ -5,8 +5,9 @@ import json
 import multiprocessing
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from ctypes import c_int64
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
@@ -21,6 +22,7 @@ PER_PROCESS: Final = 10_000
 WAIT: Final = 50  # seconds
 HEARTBEAT: Final = 10.0  # seconds
 SENDERS: Final = 256  # connections for the heartbeats of a process; each driver has one of its own
+HEALTH_CHECK: Final = 0.1  # seconds for which a load balancer does not try a replica that has refused a connection
 WAITING, REGISTERED, FAILED, RETRIED = range(4)
 """The counters of a process: drivers that wait, that are registered; responses that end a driver, that are retried."""
 COUNTERS: Final = 4
@@ -117,6 +119,8 @@ class _Process:
         # When, which driver, and whether it is one beside those that repeat.
         self.due: asyncio.PriorityQueue[tuple[float, int, bool]] = asyncio.PriorityQueue()
         self.registered: set[int] = set()
+        self.failures: Counter[int] = Counter()
+        self.refused_until: dict[int, float] = {}
         for first in range(0, len(self.numbers), CONNECT_BATCH):
             batch = [_Driver(self, number) for number in self.numbers[first : first + CONNECT_BATCH]]
             await asyncio.gather(*(driver.connect() for driver in batch))
@@ -129,12 +133,16 @@ class _Process:
         self.drivers.counters[self.place * COUNTERS + counter] += value
 
     async def connection(self, make: Callable[[], Any]) -> Any:
-        """Of any replica that accepts it."""
+        """Of any replica that accepts it, as behind a load balancer."""
         loop = asyncio.get_running_loop()
         for port in random.sample(self.ports, len(self.ports)):
-            with suppress(OSError):
+            if loop.time() < self.refused_until.get(port, 0.0):
+                continue
+            try:
                 source = (random.choice(SOURCES), 0)
                 return (await loop.create_connection(make, HOST, port, local_addr=source))[1]
+            except OSError:
+                self.refused_until[port] = loop.time() + HEALTH_CHECK
         raise ConnectionError("no replica accepts a connection")
 
     async def _send_heartbeats(self) -> None:
@@ -151,7 +159,7 @@ class _Process:
                     sender = await self.connection(HttpConnection)
                 pause = await self._heartbeat(sender, number)
             except OSError:
-                sender, pause = None, 1.0
+                sender, pause = None, self._fail(number)
             if not extra or pause < HEARTBEAT:
                 self.due.put_nowait((time.monotonic() + pause, number, extra))
 
@@ -166,19 +174,26 @@ class _Process:
         head = f"{method} /listeners/app-{number}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n"
         await sender.send(f"{head}\r\n{text}".encode())
         status = sender.response[9:12]
-        if status in (b"200", b"201") and method == "POST":
+        if status not in (b"200", b"201"):
+            if status != b"404":
+                self.add(RETRIED if status == b"503" else FAILED, 1)
+            return self._fail(number)
+        del self.failures[number]
+        if method == "POST":
             self.drivers.acknowledged[number] = revision
             return HEARTBEAT
-        if status in (b"200", b"201"):
+        if number not in self.registered:
             self.registered.add(number)
             self.add(REGISTERED, 1)
-            return 0.0
-        if status == b"404" and number in self.registered:
+        return 0.0
+
+    def _fail(self, number: int) -> float:
+        """Return the seconds until this driver tries again: it registers then, whatever the service has lost."""
+        if number in self.registered:
             self.registered.remove(number)
             self.add(REGISTERED, -1)
-            return 0.0
-        self.add(RETRIED if status == b"503" else FAILED, 1)
-        return 1.0
+        self.failures[number] += 1
+        return _delay(self.failures[number])
 
 
 class _Driver(asyncio.Protocol):
@@ -256,5 +271,10 @@ class _Driver(asyncio.Protocol):
             self.waits = False
             self.process.add(WAITING, -1)
         self.failures += 1
-        delay = max(self.retry_after, min(10.0, 0.5 * 2 ** min(self.failures, 10)) * (0.5 + random.random() / 2))
+        delay = max(self.retry_after, _delay(self.failures))
         asyncio.get_running_loop().call_later(delay, lambda: asyncio.ensure_future(self.connect()))
+
+
+def _delay(failures: int) -> float:
+    """Seconds until the next try, as in `Loop.java`."""
+    return min(10.0, 0.5 * 2.0 ** min(failures, 10)) * (0.5 + random.random() / 2)
