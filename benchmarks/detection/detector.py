@@ -8,8 +8,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from blocklist.detection import log_discovery, reader
+from blocklist.detection.analysis import analysed
 from blocklist.detection.heuristics import judge as verdicts
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.slowness import Rules
 
 RULES: Final = Rules(min_span_ms=0)
@@ -19,6 +19,6 @@ RULES: Final = Rules(min_span_ms=0)
 def detect(spark: SparkSession, paths: Sequence[str]) -> set[str]:
     """Return the hosts that the pipeline proposes to block."""
     found = log_discovery.discover(spark, paths)
-    with Analysis.of(reader.read_facts(spark, found.logs)) as evidence:
+    with analysed(reader.read_facts(spark, found.logs)) as evidence:
         judged = verdicts(evidence.summaries(), RULES)
     return {verdict.host for verdict in judged.verdicts}

@@ -1,4 +1,4 @@
-"""The evidence in synthetic runs, computed by DuckDB as Spark would: see evidence.sql."""
+"""The evidence in synthetic runs, of thousands of applications at once: see evidence.sql."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import duckdb
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from blocklist.detection.application_store import compare
+from blocklist.detection.host_comparison import compare
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectedEvidence:
-    """schemas.HOST_APPLICATIONS and FAILURES, and the number of tasks of each host in each application."""
+    """Tables of evidence.sql, and the number of tasks of each host in each application."""
 
     host_applications: pd.DataFrame
     failures: pd.DataFrame

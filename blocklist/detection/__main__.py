@@ -16,16 +16,17 @@ if __name__ == "__main__":
     # SIGINT is an exception, so that Spark's files are removed.
     exit_on_signals(signal.SIGTERM)
 
+import duckdb
 from pyspark.errors import PySparkException
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import backtest
+from blocklist.detection.analysis import analysed
 from blocklist.detection.application_store import ApplicationStore
 from blocklist.detection.backtest import read
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.log_file import Unread, local_files
 from blocklist.detection.options import RuleSet, local_paths, parser, rule_set, validate
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import (
     History,
     JudgedNodes,
@@ -52,6 +53,7 @@ from blocklist.detection.session import (
     machine_kinds,
     open_client,
     remove_claims,
+    replace_folders,
     session,
     warn,
 )
@@ -84,6 +86,8 @@ def _main(argv: list[str] | None) -> int:
         return _fail(str(error))
     except PySparkException as error:
         return _fail(f"Spark failed: {str(error).splitlines()[0]}")
+    except duckdb.OperationalError as error:
+        return _fail(f"DuckDB failed: {str(error).splitlines()[0]}")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -99,23 +103,23 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
         for sentence in found.problems:
             warn(sentence)
         owners = {log.path: log.owner for log in found.logs}
-        with Analysis.of(
+        with analysed(
             facts,
             partial(known_nodes, client),
+            owners.get,
             are_named=bool(args.tasks),
-            owner_of=(lambda _: None) if rules.trust_logs else owners.get,
+            are_logs_trusted=rules.trust_logs,
         ) as analysis:
             for sentence in analysis.problems:
                 warn(sentence)
             history = cache(history_of(client))
-            known = partial(analysis.owners, owners.get), partial(analysis.log_owners, owners.get)
-            judged, releases = _decide(analysis.summaries, rules, client, history, *known)
+            judged, releases = _decide(analysis.summaries, rules, client, history, analysis.owners, analysis.log_owners)
             proposals = _carry_out(args, client, judged.proposals, releases)
             few = too_few_hosts(judged.summaries)
             notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values(), *few]
             _write(args, proposals, releases, notes)
             if args.parquet:
-                analysis.write(args.parquet)
+                replace_folders(analysis.write(), args.parquet)
             if args.html:
                 page = render(
                     analysis,

@@ -1,12 +1,11 @@
-"""What running applications show: each is analysed when its log grows, by DuckDB, as a query of Spark takes a second.
+"""What applications show: their logs are stored as facts on disk, and analysed some at a time, by DuckDB.
 
-It is what pipeline.Analysis finds in all events of the window; the queries are in evidence.sql. The events are on disk;
-memory has at most MEMORY of them. An application is forgotten as a whole, when its last event leaves the window; of one
-that runs longer, single events are, but not where its executors run.
+Memory has at most MEMORY of them. `--follow` adds what is new, batch by batch; analysis.Analysis has all logs at once.
 
-A batch takes no longer because an application has run for long: of each, the latest stages are analysed, KEPT_TASKS or
-more, and at most FACTS_AT_ONCE in a batch; the other applications wait. Of earlier stages the failures and the numbers
-of tasks are kept.
+While following, an application is analysed when its log grows. It is forgotten as a whole, when its last event leaves
+the window; of one that runs longer, single events are, but not where its executors run. A batch takes no longer because
+an application has run for long: of each, the latest stages are analysed, KEPT_TASKS or more, and at most FACTS_AT_ONCE
+in a batch; the other applications wait. Of earlier stages the failures and the numbers of tasks are kept.
 """
 
 from __future__ import annotations
@@ -24,21 +23,7 @@ from zlib import crc32
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from blocklist.detection import host_comparison
-from blocklist.detection.log_file import COMPACT, log_of
-from blocklist.detection.node_summary import (
-    MAX_APPLICATIONS,
-    MIN_HOSTS,
-    NO_FAILURES,
-    SLOWDOWN_THRESHOLD,
-    ApplicationFailures,
-    Comparison,
-    FailureClass,
-    Metric,
-    NodeSummary,
-    tally,
-)
-from blocklist.detection.pipeline import (
+from blocklist.detection.applications import (
     KUBERNETES_APP_ID,
     FileFacts,
     FileOwner,
@@ -47,6 +32,18 @@ from blocklist.detection.pipeline import (
     applications,
     pod_nodes,
     pod_problems,
+)
+from blocklist.detection.host_comparison import EVIDENCE, compare
+from blocklist.detection.log_file import COMPACT, log_of
+from blocklist.detection.node_summary import (
+    MAX_APPLICATIONS,
+    NO_FAILURES,
+    ApplicationFailures,
+    Comparison,
+    FailureClass,
+    Metric,
+    NodeSummary,
+    tally,
 )
 from blocklist.detection.reader import QUIET_SECONDS, problems
 from blocklist.detection.schemas import COLUMNS, Omission
@@ -69,22 +66,6 @@ KEPT_TASKS: Final = 5000
 KEPT_STAGES: Final = 20
 """Minimum number of stages of an application that are analysed, however large they are."""
 
-_PARAMETERS: Final[dict[str, Any]] = {
-    "min_bytes": host_comparison.MIN_BYTES,
-    "min_start_ms": host_comparison.MIN_START_MS,
-    "min_time_share": host_comparison.MIN_TIME_SHARE,
-    "min_completed": host_comparison.MIN_COMPLETED,
-    "bad_partition_stages": host_comparison.BAD_PARTITION_STAGES,
-    "min_failed_partitions": host_comparison.MIN_FAILED_PARTITIONS,
-    "min_hosts": MIN_HOSTS,
-    "min_tasks": host_comparison.MIN_TASKS,
-    "threshold": SLOWDOWN_THRESHOLD,
-    "min_wait_ratio": host_comparison.MIN_WAIT_RATIO,
-    "min_wait_share": host_comparison.MIN_WAIT_SHARE,
-    "disk_full": host_comparison.PATTERNS[FailureClass.DISK_FULL],
-    "io_error": host_comparison.PATTERNS[FailureClass.IO_ERROR],
-    "memory": host_comparison.PATTERNS[FailureClass.MEMORY],
-}
 _COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name not in {"file", "app"})
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS batches (number BIGINT);
@@ -92,16 +73,16 @@ CREATE TABLE IF NOT EXISTS logs (
     id BIGINT, log TEXT, file TEXT, name TEXT, app_id TEXT, began BIGINT, facts BIGINT, last BIGINT, seen BIGINT,
     compacted BOOLEAN, unknown_pods BIGINT, identified BIGINT, kept BIGINT, waiting BIGINT
 );
-CREATE TABLE IF NOT EXISTS files (file TEXT, id BIGINT, owner TEXT, lines BIGINT, note TEXT);
+CREATE TABLE IF NOT EXISTS files (file TEXT, app TEXT, id BIGINT, owner TEXT, lines BIGINT, note TEXT);
 CREATE TABLE IF NOT EXISTS stored (id BIGINT, {_COLUMNS});
-CREATE TABLE IF NOT EXISTS counted (id BIGINT, host TEXT, tasks BIGINT, last BIGINT, ended BOOLEAN);
+CREATE TABLE IF NOT EXISTS counted (id BIGINT, host TEXT, tasks BIGINT, first BIGINT, last BIGINT, ended BOOLEAN);
 CREATE TABLE IF NOT EXISTS compared (
     id BIGINT, host TEXT, metric TEXT, stages BIGINT, slow_stages BIGINT, slowdown DOUBLE, lost_ms BIGINT, first BIGINT,
     last BIGINT, earliest BIGINT, latest BIGINT
 );
 CREATE TABLE IF NOT EXISTS charged (
     id BIGINT, stage BIGINT, attempt BIGINT, host TEXT, failure TEXT, tasks BIGINT, lost_ms BIGINT, last BIGINT,
-    partitions BIGINT[], ended BOOLEAN
+    partitions BIGINT[], message TEXT, ended BOOLEAN
 );
 CREATE TEMP TABLE ignored (host TEXT, until BIGINT);
 """
@@ -111,21 +92,9 @@ _FORGET: Final = "".join(
 )
 
 
-def _with_parameters(text: str) -> str:
-    for name, value in _PARAMETERS.items():
-        text = text.replace(f"${name}", repr(value))
-    return text
-
-
-_EVIDENCE: Final = _with_parameters(Path(__file__).with_name("evidence.sql").read_text(encoding="utf-8"))
-_VERSION: Final = crc32(f"{_TABLES}{_EVIDENCE}".encode())
+_VERSION: Final = crc32(f"{_TABLES}{EVIDENCE}".encode())
 """Version of a checkpoint: a checksum of its tables, of the queries, and of the thresholds in them."""
 _READ_AGAIN: Final = "Delete the folder; all logs of the last 48 hours are read again."
-
-
-def compare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables of evidence.sql from `facts`, without what is `ignored`."""
-    connection.execute(_EVIDENCE)
 
 
 @contextmanager
@@ -139,6 +108,8 @@ def operational_errors() -> Iterator[None]:
 
 class ApplicationStore:
     """The logs of a folder, and what is known of each; `add` takes what is new."""
+
+    memory = MEMORY
 
     def __init__(
         self, path: Path, known_nodes: KnownNodes, owner_of: FileOwner, *, are_logs_trusted: bool = False
@@ -156,14 +127,14 @@ class ApplicationStore:
             self._db.execute(_TABLES)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        return duckdb.connect(str(self._path), config={"memory_limit": MEMORY})
+        return duckdb.connect(str(self._path), config={"memory_limit": self.memory})
 
     def _check_version(self, path: Path) -> None:
         """Raises BlocklistError for the file of another version: its tables, or what is in them, may differ."""
-        tables = self._rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary")
+        tables = self.rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary")
         if not tables:
             self._db.execute("CREATE TABLE version AS SELECT $version AS number", {"version": _VERSION})
-        elif {"table_name": "version"} not in tables or self._rows("FROM version") != [{"number": _VERSION}]:
+        elif {"table_name": "version"} not in tables or self.rows("FROM version") != [{"number": _VERSION}]:
             raise BlocklistError(
                 f"The checkpoint {path.parent} was made by another version of blocklist. {_READ_AGAIN}"
             )
@@ -175,7 +146,7 @@ class ApplicationStore:
         """
         now = time.time_ns() // 1_000_000
         self._since = now - WINDOW_MS
-        known = self._rows("SELECT number FROM batches")
+        known = self.rows("SELECT number FROM batches")
         last = known[0]["number"] if known else -1
         if number == last:
             return True  # its decision may not have been reported
@@ -214,12 +185,12 @@ class ApplicationStore:
             raise
         self._db.commit()
 
-    def _rows(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
+    def rows(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
         found = self._db.execute(query, parameters)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
-    def _table(self, name: str, schema: Mapping[str, pa.DataType], rows: Iterable[Sequence[Any]]) -> None:
+    def table(self, name: str, schema: Mapping[str, pa.DataType], rows: Iterable[Sequence[Any]]) -> None:
         """Make a temporary table."""
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.values(), strict=True)]
@@ -227,11 +198,15 @@ class ApplicationStore:
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM given")
         self._db.unregister("given")
 
+    def _log(self, file: str, app: str) -> str:  # noqa: ARG002 - tables have several applications in a file
+        """The log that a file belongs to: all of it is of one application."""
+        return log_of(file)
+
     def _insert(self, number: int, now: int) -> bool:
         """Store the facts of the batch: the logs that they are about wait to be analysed. False if there is none."""
-        files = [row["file"] for row in self._rows("SELECT DISTINCT file FROM batch ORDER BY file")]
-        new = ((file, log_of(file), self._owner_of(file) or None) for file in files)
-        self._table("named_files", {"file": pa.string(), "log": pa.string(), "owner": pa.string()}, new)
+        files = self.rows("SELECT DISTINCT file, app FROM batch ORDER BY file, app")
+        new = ((row["file"], row["app"], self._log(**row), self._owner_of(row["file"]) or None) for row in files)
+        self.table("named_files", dict.fromkeys(("file", "app", "log", "owner"), pa.string()), new)
         # A file of another owner is another file of the same name: what the old one had is not the new owner's word.
         self._db.execute(
             """
@@ -243,25 +218,25 @@ class ApplicationStore:
         self._db.execute(
             """
             CREATE OR REPLACE TEMP TABLE again AS
-            SELECT DISTINCT id FROM batch JOIN files USING (file) WHERE kind = 'log';
+            SELECT DISTINCT id FROM batch JOIN files USING (file, app) WHERE kind = 'log';
             DELETE FROM counted WHERE ended AND id IN (FROM again);
             DELETE FROM charged WHERE ended AND id IN (FROM again);
             INSERT INTO logs BY NAME
             SELECT (SELECT coalesce(max(id), 0) FROM logs) + row_number() OVER (ORDER BY log) AS id, log,
                 min(file) AS file, 0 AS facts, 0 AS kept, false AS compacted, 0 AS unknown_pods
             FROM named_files ANTI JOIN logs USING (log) GROUP BY log;
-            INSERT INTO files SELECT file, id, named_files.owner, 0, NULL
-            FROM named_files ANTI JOIN files USING (file) JOIN logs USING (log);
+            INSERT INTO files SELECT file, app, id, named_files.owner, 0, NULL
+            FROM named_files ANTI JOIN files USING (file, app) JOIN logs USING (log);
             UPDATE files SET owner = named_files.owner FROM named_files WHERE named_files.file = files.file;
             INSERT INTO stored BY NAME
-            SELECT * EXCLUDE (file, app, owner, lines, note) FROM batch JOIN files USING (file)
+            SELECT * EXCLUDE (file, app, owner, lines, note) FROM batch JOIN files USING (file, app)
             WHERE kind NOT IN ('broken', 'log');
             UPDATE files SET lines = files.lines + new.lines, note = greatest(files.note, new.note) FROM (
-                SELECT file, count(*) AS lines, max(detail) AS note FROM batch WHERE kind = 'broken' GROUP BY file
-            ) AS new WHERE new.file = files.file;
+                SELECT file, app, count(*) AS lines, max(detail) AS note FROM batch WHERE kind = 'broken' GROUP BY ALL
+            ) AS new WHERE new.file = files.file AND new.app = files.app;
             """
         )
-        changed = self._rows(
+        changed = self.rows(
             """
             UPDATE logs SET name = coalesce(logs.name, new.name), app_id = coalesce(logs.app_id, new.app_id),
                 began = least(logs.began, new.began), facts = logs.facts + new.facts,
@@ -273,7 +248,7 @@ class ApplicationStore:
             FROM (
                 SELECT id, max(app) AS name, max(app_id) AS app_id, min(time) FILTER (kind = 'application') AS began,
                     count_if(kind <> 'broken') AS facts, max(time) AS last, bool_or(file LIKE $compact) AS compacted
-                FROM batch JOIN files USING (file) GROUP BY id
+                FROM batch JOIN files USING (file, app) GROUP BY id
             ) AS new WHERE new.id = logs.id RETURNING id
             """,
             number=number,
@@ -284,7 +259,7 @@ class ApplicationStore:
 
     def _analyse_next(self) -> bool:
         """Analyse those that have waited longest, as many as fit in FACTS_AT_ONCE. Returns False if none waits."""
-        waiting = self._rows(
+        waiting = self.rows(
             """
             SELECT id, kept FROM logs WHERE waiting IS NOT NULL
             WINDOW queue AS (ORDER BY waiting, id ROWS UNBOUNDED PRECEDING)
@@ -294,12 +269,12 @@ class ApplicationStore:
         )
         if waiting:
             self._analyse([row["id"] for row in waiting])
-            self._end_stages([row["id"] for row in waiting if row["kept"] > 2 * KEPT_TASKS])
+            self._after_analysis(waiting)
             self._db.execute("UPDATE logs SET waiting = NULL WHERE id IN (FROM wanted)")
         return bool(waiting)
 
     def _analyse(self, ids: Sequence[int]) -> None:
-        self._table("ignored", _IGNORED, ())
+        self.table("ignored", IGNORED, ())
         for log, pods in self._compute(ids).items():
             self._db.execute("UPDATE logs SET unknown_pods = $pods WHERE id = $id", {"pods": pods, "id": log})
         self._db.execute(
@@ -310,7 +285,7 @@ class ApplicationStore:
             DELETE FROM compared WHERE id IN (FROM wanted);
             DELETE FROM charged WHERE id IN (FROM wanted) AND NOT ended;
             INSERT INTO counted
-            SELECT app, host, count(*), max(time), false FROM facts WHERE kind = 'task' GROUP BY app, host;
+            SELECT app, host, count(*), min(launched), max(time), false FROM facts WHERE kind = 'task' GROUP BY ALL;
             INSERT INTO compared BY NAME SELECT * RENAME (app AS id) FROM host_applications;
             INSERT INTO charged BY NAME SELECT * RENAME (app AS id), false AS ended FROM failures;
             """
@@ -325,11 +300,12 @@ class ApplicationStore:
             {"since": self._since, "slow": math.exp(MIN_EFFECT)},
         )
 
-    def _end_stages(self, ids: Sequence[int]) -> None:
-        """Delete the earlier stages of these applications, whose `facts` are there; those that may run on go last."""
+    def _after_analysis(self, logs: Sequence[Mapping[str, Any]]) -> None:
+        """Delete the earlier stages of long applications, whose `facts` are there; those that may run on go last."""
+        ids = [row["id"] for row in logs if row["kept"] > 2 * KEPT_TASKS]
         if not ids:
             return
-        self._table("long", {"id": pa.int64()}, ((it,) for it in ids))
+        self.table("long", {"id": pa.int64()}, ((it,) for it in ids))
         self._db.execute(
             """
             CREATE OR REPLACE TEMP TABLE earlier AS
@@ -350,7 +326,7 @@ class ApplicationStore:
                 AND charged.stage = earlier.stage AND coalesce(charged.attempt, -1) = earlier.attempt;
             DELETE FROM counted WHERE id IN (FROM long) AND NOT ended;
             INSERT INTO counted
-            SELECT app, host, count(*), max(time), earlier.id IS NOT NULL FROM facts LEFT JOIN earlier
+            SELECT app, host, count(*), min(launched), max(time), earlier.id IS NOT NULL FROM facts LEFT JOIN earlier
                 ON earlier.id = app AND earlier.stage = facts.stage AND earlier.attempt = coalesce(facts.attempt, -1)
             WHERE kind = 'task' AND app IN (FROM long) GROUP BY app, host, earlier.id IS NOT NULL;
             DELETE FROM stored USING earlier WHERE stored.id = earlier.id AND kind IN ('stage', 'task')
@@ -361,7 +337,7 @@ class ApplicationStore:
 
     def _compute(self, ids: Sequence[int]) -> Mapping[Any, int]:
         """Compare the hosts in these applications. Returns the numbers of pods on unknown nodes."""
-        self._table("wanted", {"id": pa.int64()}, ((it,) for it in ids))
+        self.table("wanted", {"id": pa.int64()}, ((it,) for it in ids))
         self._db.execute(
             """
             CREATE OR REPLACE TEMP TABLE chosen AS SELECT * RENAME (id AS app) FROM stored
@@ -393,7 +369,7 @@ class ApplicationStore:
         return unknown
 
     def _find_pods(self) -> Mapping[Any, int]:
-        """Make `pods`, the applications on Kubernetes, and `nodes`, those of their pods. See pipeline.on_nodes."""
+        """Make `pods`, the applications on Kubernetes, and `nodes`, those of their pods. See applications.pod_nodes."""
         self._db.execute(
             """
             CREATE OR REPLACE TEMP TABLE pods AS SELECT app FROM chosen GROUP BY app HAVING coalesce(
@@ -402,16 +378,16 @@ class ApplicationStore:
             """,
             {"by_id": KUBERNETES_APP_ID},
         )
-        executors = self._rows(
+        executors = self.rows(
             "SELECT DISTINCT app, host, detail FROM chosen SEMI JOIN pods USING (app)"
             " WHERE kind = 'executor' AND detail IS NOT NULL"
         )
-        used = self._rows(
+        used = self.rows(
             "SELECT DISTINCT app, host FROM chosen SEMI JOIN pods USING (app) WHERE kind IN ('task', 'excluded')"
         )
         found = pod_nodes(executors, used, self._known_nodes)
         rows = ((app, address, node) for (app, address), node in found.of_address.items())
-        self._table("nodes", {"app": pa.int64(), "address": pa.string(), "node": pa.string()}, rows)
+        self.table("nodes", {"app": pa.int64(), "address": pa.string(), "node": pa.string()}, rows)
         return {row["app"]: found.unknown.get(row["app"], 0) for row in used}
 
     def _forget(self, quiet_since: int) -> None:
@@ -441,7 +417,7 @@ class ApplicationStore:
             "CREATE OR REPLACE TEMP TABLE current AS FROM logs WHERE least(coalesce(last, seen), seen) >= $since",
             {"since": self._since},
         )
-        shared = self._rows(
+        shared = self.rows(
             """
             CREATE OR REPLACE TEMP TABLE shared AS FROM current QUALIFY count(*) OVER (PARTITION BY name) > 1
                 OR app_id IS NOT NULL AND count(*) OVER (PARTITION BY app_id) > 1
@@ -457,15 +433,18 @@ class ApplicationStore:
             shared = [{**row, "owners": ()} for row in shared]
         found = applications(FileFacts(**{**row, "owners": frozenset(row["owners"])}) for row in shared)
         apps = ((ids[file], app) for file, app in found.of_file.items() if app is not None)
-        self._table("named_shared", {"id": pa.int64(), "app": pa.string()}, apps)
+        self.table("named_shared", {"id": pa.int64(), "app": pa.string()}, apps)
         self._db.execute(
             """
             CREATE OR REPLACE TEMP TABLE named AS FROM named_shared
-            UNION ALL SELECT id, coalesce(app_id, name) FROM current ANTI JOIN shared USING (id)
+            UNION ALL SELECT id, coalesce(app_id, name) FROM current ANTI JOIN shared USING (id);
+            CREATE OR REPLACE TEMP VIEW owned AS
+            SELECT id, min(owner) AS owner FROM files SEMI JOIN named USING (id) GROUP BY id
+            HAVING count(owner) = count(*) AND count(DISTINCT owner) = 1;
             """
         )
-        pods = self._rows("SELECT app, unknown_pods FROM named JOIN logs USING (id) WHERE unknown_pods > 0")
-        broken = self._rows("SELECT file, lines, note FROM files WHERE lines > 0 ORDER BY lines DESC, file")
+        pods = self.rows("SELECT app, unknown_pods FROM named JOIN logs USING (id) WHERE unknown_pods > 0")
+        broken = self.rows("SELECT file, lines, note FROM files WHERE lines > 0 ORDER BY lines DESC, file")
         return [
             *problems(broken),
             *found.problems,
@@ -474,8 +453,8 @@ class ApplicationStore:
 
     def summaries(self, ignored_until: IgnoredUntil | None = None) -> list[NodeSummary]:
         """Return one summary per node, sorted by host: what judge and release take, without counts of stages."""
-        self._table("ignored", _IGNORED, (ignored_until or {}).items())
-        rows = self._rows(
+        self.table("ignored", IGNORED, (ignored_until or {}).items())
+        rows = self.rows(
             "SELECT host, sum(tasks)::BIGINT AS tasks, count(DISTINCT id) AS applications"
             " FROM counted SEMI JOIN named USING (id) GROUP BY host ORDER BY host"
         )
@@ -491,15 +470,15 @@ class ApplicationStore:
             for row in rows
         ]
 
-    def _comparisons(self) -> Mapping[str, list[Comparison]]:
+    def _comparisons(self, latest: int = MAX_APPLICATIONS) -> Mapping[str, list[Comparison]]:
         """Those of the latest applications of each host; where some stages of one count, it is compared again."""
-        partly = self._rows(
+        partly = self.rows(
             "SELECT DISTINCT id FROM compared SEMI JOIN named USING (id) JOIN ignored USING (host)"
             " WHERE earliest < until AND latest >= until"
         )
         ids = [row["id"] for row in partly]
         self._compute(ids)
-        rows = self._rows(
+        rows = self.rows(
             """
             WITH counting AS (
                 SELECT compared.* REPLACE (greatest(first, until) AS first)
@@ -512,7 +491,7 @@ class ApplicationStore:
             QUALIFY row_number() OVER (PARTITION BY host, metric ORDER BY last DESC, app DESC) <= $latest
             ORDER BY last, app, metric
             """,
-            latest=MAX_APPLICATIONS,
+            latest=latest,
         )
         found: defaultdict[str, list[Comparison]] = defaultdict(list)
         for row in rows:
@@ -520,7 +499,7 @@ class ApplicationStore:
         return found
 
     def _failures(self) -> Mapping[str, list[ApplicationFailures]]:
-        rows = self._rows(
+        rows = self.rows(
             """
             SELECT app, host, failure, count(DISTINCT (stage, attempt)) FILTER (attempt IS NOT NULL) AS stages,
                 sum(tasks)::BIGINT AS tasks, sum(lost_ms)::BIGINT AS lost_ms, min(last) AS first, max(last) AS last,
@@ -537,19 +516,12 @@ class ApplicationStore:
 
     def log_owners(self) -> dict[str, str]:
         """Return the owner of each application's log, as far as it is known. Parts of several owners have none."""
-        rows = self._rows(
-            "SELECT app, min(owner) AS owner FROM files JOIN named USING (id) GROUP BY app"
-            " HAVING count(owner) = count(*) AND count(DISTINCT owner) = 1"
-        )
-        return {row["app"]: row["owner"] for row in rows}
+        return {row["app"]: row["owner"] for row in self.rows("SELECT app, owner FROM named JOIN owned USING (id)")}
 
     def owners(self) -> dict[str, int]:
         """Return the number of owners whose logs name each host."""
-        rows = self._rows(
-            "SELECT host, count(DISTINCT owner) AS owners FROM counted SEMI JOIN named USING (id) JOIN files USING (id)"
-            " GROUP BY host"
-        )
-        return {row["host"]: row["owners"] for row in rows}
+        query = "SELECT host, count(DISTINCT owner) AS owners FROM counted JOIN owned USING (id) GROUP BY host"
+        return {row["host"]: row["owners"] for row in self.rows(query)}
 
 
-_IGNORED: Final = {"host": pa.string(), "until": pa.int64()}
+IGNORED: Final = {"host": pa.string(), "until": pa.int64()}

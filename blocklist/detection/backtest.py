@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import log_discovery, reader, task_table
+from blocklist.detection.analysis import analysed
 from blocklist.detection.log_discovery import DiscoveredLogs
 from blocklist.detection.node_summary import HostInApplication, by_host
 from blocklist.detection.options import add_input, add_rules, local_paths, read_rules, rule_set
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import (
     ActualBlock,
     Agreement,
@@ -195,7 +195,7 @@ def _read(
 ) -> tuple[Sequence[HostInApplication], Times, Sequence[str]]:
     """The facts, read once for all sets of rules, and the given paths from which nothing could be read."""
     found, facts = read(args)
-    with Analysis.of(facts, partial(known_nodes, client), are_named=bool(args.tasks)) as analysis:
+    with analysed(facts, partial(known_nodes, client), are_named=bool(args.tasks)) as analysis:
         for sentence in (*found.problems, *analysis.problems):
             warn(sentence)
         return analysis.evidence(), by_host(analysis.task_times()), found.failed

@@ -45,7 +45,7 @@ _EVENTS: Final[dict[str, type[msgspec.Struct]]] = {
     f"{_SCHEDULER}SparkListenerNodeBlacklisted": events.NodeExcluded,
     f"{_SCHEDULER}SparkListenerNodeBlacklistedForStage": events.NodeExcluded,
 }
-"""Until 3.0, Spark logs an exclusion as …Blacklisted…, and from 3.1 on under both names: host_comparison.exclusions."""
+"""Until 3.0, Spark logs an exclusion as …Blacklisted…, and from 3.1 on under both names."""
 _DECODERS: Final = {event.encode(): msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
 _PREFIXES: Final = tuple(EVENT_PREFIX + event + b'"' for event in _DECODERS)
 _TASK_END_PREFIX: Final = EVENT_PREFIX + b'SparkListenerTaskEnd"'

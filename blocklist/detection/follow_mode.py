@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from blocklist.detection.application_store import WINDOW_MS, ApplicationStore, operational_errors
+from blocklist.detection.applications import KnownNodes
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.log_file import file_owner
-from blocklist.detection.pipeline import KnownNodes
 from blocklist.detection.proposals import JudgedNodes, Proposal, Release
 from blocklist.detection.reader import FORMAT, EventLogSource
 from blocklist.detection.schemas import Omission

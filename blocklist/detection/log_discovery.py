@@ -34,7 +34,7 @@ from blocklist.detection.log_file import (
 
 _THREADS: Final = 8
 _MAX_NAMED: Final = 10
-_JAVA_ERRORS: Final = (Py4JError, PySparkException)
+JAVA_ERRORS: Final = (Py4JError, PySparkException)
 """PySpark turns some of Py4J's errors into its own, such as that of a name that is no path to Hadoop."""
 
 
@@ -91,8 +91,8 @@ def _files_at(files: _HadoopFiles, path: str) -> Iterator[LogFile | Unread]:
     try:
         local = files.local(path)
         yield from files.walk(path) if local is None else local_files(local)
-    except _JAVA_ERRORS as error:
-        yield Unread(path, f"{path} cannot be read: {_error_message(error)}")
+    except JAVA_ERRORS as error:
+        yield Unread(path, f"{path} cannot be read: {error_message(error)}")
 
 
 def _missing_parts(logs: Iterable[LogFile]) -> Iterator[str]:
@@ -139,8 +139,8 @@ class _HadoopFiles:
         else:
             try:
                 yield from self._inside(status)
-            except _JAVA_ERRORS as error:
-                yield Unread(path, f"{path} cannot be read: {_error_message(error)}")
+            except JAVA_ERRORS as error:
+                yield Unread(path, f"{path} cannot be read: {error_message(error)}")
 
     def _inside(self, folder: Any) -> Iterator[LogFile | Unread]:
         system = folder.getPath().getFileSystem(self.conf)
@@ -208,13 +208,13 @@ def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:
     """Return the first bytes of the log, or the error as a sentence."""
     try:
         return files.head(log)
-    except _JAVA_ERRORS as error:
-        return _error_message(error)
+    except JAVA_ERRORS as error:
+        return error_message(error)
     except OSError as error:
         return f"{error.strerror or error}."
 
 
-def _error_message(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Return Hadoop's message, on one line."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else None
     text = str(error if cause is None else cause.getMessage() or cause)

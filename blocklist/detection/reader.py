@@ -13,14 +13,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 
-from blocklist.detection.event_parser import BATCH, FactParser, parse_lines
+from blocklist.detection.event_parser import BATCH, FactParser, arrow_schema, parse_lines
 from blocklist.detection.log_discovery import (
     COMPRESSED_HEAD,
     HEAD,
@@ -50,9 +53,6 @@ from blocklist.detection.log_file import (
     unreadable,
 )
 from blocklist.detection.schemas import FACTS, Omission
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
 
 # Byte ranges of event logs, packed into tasks of about the same size.
 
@@ -113,7 +113,8 @@ def _splits(log: LogFile, size: int) -> Iterator[Split]:
 
 
 _MAX_NAMED: Final = 20  # maximum number of files named one by one
-_Batches = Iterator["pa.RecordBatch"]
+_AT_ONCE: Final = 20  # batches of Spark, of 10,000 facts, in a file
+_Batches = Iterator[pa.RecordBatch]
 
 
 def read_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
@@ -214,17 +215,30 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
     return facts
 
 
-def broken_lines(facts: DataFrame) -> list[dict[str, Any]]:
-    """Return their number and a note for each file that has some, those with most first."""
-    broken = facts.where(F.col("kind") == "broken").groupBy("file")
-    counted = broken.agg(F.count("*").alias("lines"), F.max("detail").alias("note")).orderBy(F.desc("lines"), "file")
-    return [row.asDict() for row in counted.collect()]
+def save(facts: DataFrame, folder: Path) -> None:
+    """Write facts to this machine, as Parquet files in a folder: executors may have no folder in common with it."""
+    pq.write_table(arrow_schema().empty_table(), folder / "none.parquet")
+    files = facts.mapInArrow(_as_files, "file binary").persist()
+    files.count()  # all tasks at once; what follows takes their results one by one, so that memory has one of them
+    for number, row in enumerate(files.toLocalIterator()):
+        (folder / f"{number}.parquet").write_bytes(row.file)
+    files.unpersist()
+
+
+def _as_files(batches: Iterable[pa.RecordBatch]) -> _Batches:
+    """Facts as Parquet files, each small enough for a row of Spark."""
+    batches = iter(batches)
+    while some := list(islice(batches, _AT_ONCE)):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_batches(some), sink)
+        yield pa.record_batch({"file": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
 
 
 def problems(rows: Sequence[Mapping[str, Any]]) -> list[Omission]:
     """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others.
 
-    None shows what a line has: a file may be another one than it seems.
+    `rows`: the number of broken lines and a note of each file that has some, those with most first. None shows what a
+    line has: a file may be another one than it seems.
     """
     skipped = [row for row in rows if row["lines"] == 1 and row["note"].startswith(SKIPPED)]
     damaged = [row for row in rows if row not in skipped]
@@ -295,7 +309,7 @@ class EventLogSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> StructType:
+    def schema(self) -> str:
         return FACTS
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name

@@ -7,14 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from pyspark.sql import Column, DataFrame, Row, Window
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from blocklist.detection.analysis import Analysis
 from blocklist.detection.heuristics import Judgement, NodeVerdict
-from blocklist.detection.host_comparison import KIND, STAGE, comparable
 from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, HostInApplication, Metric, NodeSummary
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import History, Proposal, format_time, proposal_row, unblocked_at
 from blocklist.detection.report_plots import (
     BINS,
@@ -150,7 +148,6 @@ def render(
     others = [node for node in summaries if node.host not in blamed]
     return _environment(application_totals(analysis, _applications(views, near_misses))).render(
         totals=log_totals(analysis),
-        compared_stages=analysis.host_stages.select(*STAGE).distinct().count(),
         views=views,
         costs=_costs(nodes),
         near_misses=near_misses,
@@ -249,34 +246,40 @@ def _core_hours(millis: float) -> str:
     return f"{hours:,.2f}" if hours >= 0.1 or not hours else f"{hours:.2g}"
 
 
-# FACTS, HOST_STAGES and FAILURES -> the numbers of the report (report_plots.py).
+# The tables of the analysis -> the numbers of the report (report_plots.py).
 #
-# Spark computes quantiles and sums of a bounded number of stages: no tasks are collected.
+# DuckDB computes quantiles and sums of a bounded number of stages: no tasks are fetched.
 
 _FINDING: Final = ("suspect", "subject")
-_FINDINGS: Final = "suspect string, subject string, app string, since bigint, strangers array<string>"
-_CHOSEN: Final = "app string, stage bigint, attempt bigint, suspect string, subject string, strangers array<string>"
+_STAGE: Final = ("app", "stage", "attempt")
+_TEXT: Final = pa.string()
+Row = Mapping[str, Any]
 
 
 def log_totals(analysis: Analysis) -> Row:
     """What was read: the times of the first and the last event (Unix ms; None without events), and numbers."""
-    (row,) = analysis.facts.agg(
-        F.min("time").alias("begin"),
-        F.max("time").alias("end"),
-        F.countDistinct("app").alias("applications"),
-        F.coalesce(F.sum(F.when(F.col("kind") == "task", F.col("duration"))), F.lit(0)).alias("time_ms"),
-    ).collect()
+    (row,) = analysis.rows(
+        """
+        SELECT min(time) AS begin, max(time) AS "end", coalesce(sum(duration) FILTER (kind = 'task'), 0) AS time_ms,
+            (SELECT count(*) FROM named) AS applications,
+            (SELECT count(*) FROM (SELECT DISTINCT app, stage, attempt FROM all_stages)) AS compared_stages
+        FROM all_facts
+        """
+    )
     return row
 
 
 def application_totals(analysis: Analysis, apps: Iterable[str]) -> dict[str, Row]:
     """The names of these applications, and the time of all their tasks."""
-    facts = analysis.facts.where(F.col("app").isin(sorted(apps)))
-    rows = facts.groupBy("app").agg(
-        F.max(F.when(F.col("kind") == "application", F.col("detail"))).alias("name"),
-        F.coalesce(F.sum(F.when(F.col("kind") == "task", F.col("duration"))), F.lit(0)).alias("time_ms"),
+    analysis.table("asked", {"app": _TEXT}, [(app,) for app in apps])
+    rows = analysis.rows(
+        """
+        SELECT app, max(detail) FILTER (kind = 'application') AS name,
+            coalesce(sum(duration) FILTER (kind = 'task'), 0) AS time_ms
+        FROM all_facts SEMI JOIN asked USING (app) GROUP BY app
+        """
     )
-    return {row["app"]: row for row in rows.collect()}
+    return {row["app"]: row for row in rows}
 
 
 def runs_on(analysis: Analysis, hosts: Sequence[str]) -> Runs:
@@ -295,72 +298,84 @@ def failures_over_time(analysis: Analysis, suspects: Sequence[BlamedNode], spans
         for begin, end in [spans[it.host]]
         for failure in it.failure_classes
     ]
-    wanted = _frame(analysis, rows, "suspect string, failure string, begin bigint, width bigint")
-    is_own = F.col("host") == F.col("suspect")
-    bins = (
-        analysis.failures.join(F.broadcast(wanted), "failure")
-        .withColumn("column", F.floor((F.col("last") - F.col("begin")) / F.col("width")))
-        .where(F.col("column").between(0, BINS - 1))
-        .groupBy("suspect", "column", "host")
-        .agg(F.sum("tasks").alias("tasks"))
-        .groupBy("suspect", "column")
-        .agg(
-            *(
-                F.coalesce(value, F.lit(0)).alias(name)
-                for name, value in {
-                    "own": F.sum(F.when(is_own, F.col("tasks"))),
-                    "others": F.sum(F.when(~is_own, F.col("tasks"))),
-                    "peer_max": F.max(F.when(~is_own, F.col("tasks"))),
-                }.items()
-            )
+    analysis.table("spans", {"suspect": _TEXT, "failure": _TEXT, "begin": pa.int64(), "width": pa.int64()}, rows)
+    bins = analysis.rows(
+        """
+        WITH bins AS (
+            SELECT suspect, (last - begin) // width AS "column", host, sum(tasks) AS tasks
+            FROM all_failures JOIN spans USING (failure) WHERE last >= begin GROUP BY ALL
         )
+        SELECT suspect, "column", coalesce(sum(tasks) FILTER (host = suspect), 0) AS own,
+            coalesce(sum(tasks) FILTER (host <> suspect), 0) AS others,
+            coalesce(max(tasks) FILTER (host <> suspect), 0) AS peer_max
+        FROM bins WHERE "column" < $bins GROUP BY ALL ORDER BY "column"
+        """,
+        bins=BINS,
     )
     found: dict[str, list[FailureBin]] = {it.host: [] for it in suspects}
-    for row in bins.orderBy("column").collect():
-        values = row.asDict()
-        found[values.pop("suspect")].append(FailureBin(**values))
+    for row in bins:
+        found[row.pop("suspect")].append(FailureBin(**row))
     return found
 
 
 def slow_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[FindingKey, Stages[StageTimes]]:
     """The task times of each slow host against those of its peers, in the stages in which it spent most time."""
-    if (findings := _findings(analysis, suspects, [*Metric])) is None:
-        return {}
     chosen = _most(
-        analysis.host_stages.drop("by_partition")  # not to collect tasks
-        .withColumnRenamed("metric", "subject")
-        .join(findings, ["app", "subject"])
-        .where((F.col("host") == F.col("suspect")) & (F.col("first") >= F.col("since"))),
-        "time_ms",
-        F.col("slow"),
-    ).collect()
-    if not chosen:
-        return {}
-    stages = _chosen(analysis, chosen)
-    usual, spreads = _usual_slowdowns(analysis, stages), _spreads(_of_own_kinds(analysis, stages))
-    return _stage_times(chosen, spreads, lambda row: row["slowdown"] / usual.get(_key(row), 1.0))
+        analysis,
+        _findings(suspects, [*Metric]),
+        """
+        CREATE OR REPLACE TEMP VIEW candidates AS
+        SELECT stages.app, stage, attempt, suspect, subject, strangers, last, slowdown, time_ms AS weight,
+            slow AS is_slow
+        FROM all_stages AS stages JOIN findings ON findings.app = stages.app AND subject = metric
+        WHERE host = suspect AND first >= since
+        """,
+    )
+    # The median slowdown of the peers, by which the verdict divides.
+    usual = analysis.rows(
+        """
+        SELECT app, stage, attempt, suspect, subject, median(stages.slowdown) AS slowdown
+        FROM all_stages AS stages JOIN shown USING (app, stage, attempt)
+        WHERE metric = subject AND host <> suspect AND NOT list_contains(strangers, host) GROUP BY ALL
+        """
+    )
+    peers = {_key(row): row["slowdown"] for row in usual}
+    # Tasks of the kinds that the host had, in seconds; ms per byte as seconds per GB.
+    spreads = _spreads(
+        analysis,
+        chosen,
+        """
+        CREATE OR REPLACE TEMP VIEW measured AS
+        SELECT *, CASE subject WHEN 'compute' THEN compute / 1000 WHEN 'start' THEN start / 1000
+            WHEN 'network' THEN network * 1000000 ELSE disk * 1000000 END AS value
+        FROM shown_tasks
+        SEMI JOIN (FROM shown_tasks WHERE own) AS kinds USING (app, stage, attempt, suspect, subject, near, bucket)
+        WHERE value IS NOT NULL AND NOT list_contains(strangers, host)
+        """,
+    )
+    return _stage_times(chosen, spreads, lambda row: row["slowdown"] / peers.get(_key(row), 1.0))
 
 
 def slow_server_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[FindingKey, Stages[StageTimes]]:
     """The fetch wait of each host that serves slowly against that of its peers, where these waited most."""
-    if (findings := _findings(analysis, suspects, [FailureClass.SLOW_SERVER])) is None:
-        return {}
     chosen = _most(
-        analysis.failures.withColumnRenamed("failure", "subject")
-        .join(findings, ["app", "subject"])
-        .where((F.col("host") == F.col("suspect")) & (F.col("last") >= F.col("since"))),
-        "lost_ms",
-        F.lit(True),
-    ).collect()
-    if not chosen:
-        return {}
-    stages = _chosen(analysis, chosen)
-    waiting = (
-        _comparable_in(analysis, stages)
-        .where(F.col("remote_bytes") > 0)
-        .withColumn("value", F.coalesce("fetch_wait_ms", F.lit(0)) / 1000)
+        analysis,
+        _findings(suspects, [FailureClass.SLOW_SERVER]),
+        """
+        CREATE OR REPLACE TEMP VIEW candidates AS
+        SELECT failures.app, stage, attempt, suspect, subject, strangers, last, lost_ms AS weight, true AS is_slow
+        FROM all_failures AS failures JOIN findings ON findings.app = failures.app AND subject = failure
+        WHERE host = suspect AND last >= since
+        """,
     )
-    spreads = _spreads(waiting)
+    spreads = _spreads(
+        analysis,
+        chosen,
+        """
+        CREATE OR REPLACE TEMP VIEW measured AS
+        SELECT *, coalesce(fetch_wait_ms, 0) / 1000 AS value FROM shown_tasks WHERE remote_bytes > 0
+        """,
+    )
     return _stage_times(
         chosen, spreads, lambda row: spreads[_key(row), False].median / max(0.001, spreads[_key(row), True].median)
     )
@@ -370,42 +385,35 @@ def failed_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[Fi
     """The failures of each failing host against those of its peers, in the stages in which it failed most."""
     # Because of a slow server, no task fails.
     failing = [it for it in FailureClass if it is not FailureClass.SLOW_SERVER]
-    if (findings := _findings(analysis, suspects, failing)) is None:
-        return {}
-    is_own = F.col("host") == F.col("suspect")
-    counted = (
-        analysis.failures.withColumnRenamed("failure", "subject")
-        .join(findings, ["app", "subject"])
-        .where(~is_own | (F.col("last") >= F.col("since")))
-        .groupBy(*STAGE, *_FINDING, "strangers")
-        .agg(
-            F.sum(F.when(is_own, F.col("tasks"))).alias("own"),
-            F.coalesce(F.sum(F.when(~is_own, F.col("tasks"))), F.lit(0)).alias("others"),
-            F.coalesce(F.max(F.when(~is_own, F.col("tasks"))), F.lit(0)).alias("peer_max"),
-            F.max("last").alias("last"),
-        )
+    chosen = _most(
+        analysis,
+        _findings(suspects, failing),
+        """
+        CREATE OR REPLACE TEMP VIEW candidates AS
+        SELECT *, own AS weight, false AS is_slow FROM (
+            SELECT failures.app, stage, attempt, suspect, subject, strangers, max(last) AS last,
+                sum(tasks) FILTER (host = suspect) AS own,
+                coalesce(sum(tasks) FILTER (host <> suspect), 0) AS others,
+                coalesce(max(tasks) FILTER (host <> suspect), 0) AS peer_max
+            FROM all_failures AS failures JOIN findings ON findings.app = failures.app AND subject = failure
+            WHERE host <> suspect OR last >= since GROUP BY ALL
+        ) WHERE own > 0
+        """,
     )
-    chosen = _most(counted.where(F.col("own") > 0), "own", F.lit(False)).collect()
-    if not chosen:
-        return {}
-    stages = _chosen(analysis, chosen)
-    ended = (
-        analysis.facts.where((F.col("kind") == "task") & F.col("host").isNotNull())
-        .join(F.broadcast(stages), [*STAGE])
-        .groupBy(*STAGE, *_FINDING)
-        .agg(
-            F.count_if(is_own).alias("own_tasks"),
-            F.count_if(~is_own).alias("peer_tasks"),
-            F.countDistinct(F.when(~is_own, F.col("host"))).alias("peer_hosts"),
-        )
+    ended = analysis.rows(
+        """
+        SELECT app, stage, attempt, suspect, subject, count_if(host = suspect) AS own_tasks,
+            count_if(host <> suspect) AS peer_tasks, count(DISTINCT host) FILTER (host <> suspect) AS peer_hosts
+        FROM all_facts JOIN shown USING (app, stage, attempt) WHERE kind = 'task' AND host IS NOT NULL GROUP BY ALL
+        """
     )
-    tasks = {_key(row): row for row in ended.collect()}
+    tasks = {_key(row): row for row in ended}
     found: defaultdict[FindingKey, list[StageFailures]] = defaultdict(list)
     for row in chosen:
         of_stage = tasks[_key(row)]
         found[row["suspect"], row["subject"]].append(
             StageFailures(
-                **{name: row[name] for name in (*STAGE, "last", "own", "others", "peer_max")},
+                **{name: row[name] for name in (*_STAGE, "last", "own", "others", "peer_max")},
                 **{name: of_stage[name] for name in ("own_tasks", "peer_tasks", "peer_hosts")},
             )
         )
@@ -413,71 +421,64 @@ def failed_stages(analysis: Analysis, suspects: Sequence[BlamedNode]) -> dict[Fi
 
 
 def _findings(
-    analysis: Analysis, suspects: Sequence[BlamedNode], wanted: Collection[Metric | FailureClass]
-) -> DataFrame | None:
-    """A row for each finding about one of these subjects and each of its applications; None if there is none."""
-    rows = [
+    suspects: Sequence[BlamedNode], wanted: Collection[Metric | FailureClass]
+) -> Sequence[tuple[str, str, str, int, Sequence[str]]]:
+    """A row for each finding about one of these subjects and each of its applications."""
+    return [
         (suspect.host, finding.subject.value, app, suspect.since, sorted(finding.strangers))
         for suspect in suspects
         for finding in suspect.verdict.findings
         if finding.subject in wanted
         for app in finding.applications
     ]
-    return F.broadcast(_frame(analysis, rows, _FINDINGS)) if rows else None
 
 
-def _most(stages: DataFrame, weight: str, slow: Column) -> DataFrame:
-    """Of each finding the MAX_STAGES stages with most weight, in the order of time, with the numbers of all."""
-    finding = Window.partitionBy(*_FINDING)
-    return (
-        stages.withColumn("is_slow", slow)
-        .withColumn("total", F.count("*").over(finding))
-        .withColumn("slow_total", F.sum(F.col("is_slow").cast("bigint")).over(finding))
-        .withColumn("rank", F.row_number().over(finding.orderBy(F.desc(weight), *STAGE)))
-        .where(F.col("rank") <= MAX_STAGES)
-        .orderBy("last", *STAGE)
+def _most(analysis: Analysis, findings: Sequence[Sequence[Any]], candidates: str) -> Sequence[Row]:
+    """Of each finding the MAX_STAGES stages with most weight, in the order of time, with the numbers of all.
+
+    Makes the tables `findings`, from which `candidates` makes a view, and `shown`.
+    """
+    strangers = {"since": pa.int64(), "strangers": pa.list_(_TEXT)}
+    analysis.table("findings", {"suspect": _TEXT, "subject": _TEXT, "app": _TEXT, **strangers}, findings)
+    analysis.rows(candidates)
+    analysis.rows(
+        """
+        CREATE OR REPLACE TEMP TABLE shown AS
+        SELECT *, count(*) OVER finding AS total, count_if(is_slow) OVER finding AS slow_total FROM candidates
+        WINDOW finding AS (PARTITION BY suspect, subject)
+        QUALIFY row_number() OVER (PARTITION BY suspect, subject ORDER BY weight DESC, app, stage, attempt) <= $most
+        """,
+        most=MAX_STAGES,
     )
+    return analysis.rows("FROM shown ORDER BY last, app, stage, attempt")
 
 
-def _usual_slowdowns(analysis: Analysis, stages: DataFrame) -> dict[Any, float]:
-    """The median slowdown of the peers in each of these stages, by which the verdict divides."""
-    compared = analysis.host_stages.withColumnRenamed("metric", "subject").join(
-        F.broadcast(stages), [*STAGE, "subject"]
-    )
-    peers = compared.where((F.col("host") != F.col("suspect")) & ~F.array_contains("strangers", F.col("host")))
-    rows = peers.groupBy(*STAGE, *_FINDING).agg(F.median("slowdown").alias("usual")).collect()
-    return {_key(row): row["usual"] for row in rows}
+def _spreads(analysis: Analysis, chosen: Sequence[Row], measured: str) -> dict[Any, Spread]:
+    """The values of the host's tasks (True) and of its peers' (False) in each stage that is `shown`.
 
-
-def _of_own_kinds(analysis: Analysis, stages: DataFrame) -> DataFrame:
-    """The tasks of each host and of its peers in these stages, of the kinds that the host had, with their value."""
-    in_stages = _comparable_in(analysis, stages)
-    kinds = in_stages.where("own").select(*KIND, *_FINDING).distinct()
-    value = F.coalesce(*(F.when(F.col("subject") == metric.value, it) for metric, it in _values().items()))
-    compared = in_stages.join(kinds, [*KIND, *_FINDING]).withColumn("value", value)
-    return compared.where(F.col("value").isNotNull() & ~F.array_contains("strangers", F.col("host")))
-
-
-def _comparable_in(analysis: Analysis, stages: DataFrame) -> DataFrame:
-    """The tasks in these stages that are compared; `own` are those of the host with the finding."""
-    of_apps = analysis.facts.join(F.broadcast(stages.select("app").distinct()), "app", "left_semi")
-    in_stages = comparable(of_apps).join(F.broadcast(stages), [*STAGE])
-    return in_stages.withColumn("own", F.col("host") == F.col("suspect"))
-
-
-def _spreads(tasks: DataFrame) -> dict[Any, Spread]:
-    """The values of the host's tasks (True) and of its peers' (False) in each stage."""
-    ranks = [number / INTERVALS for number in range(INTERVALS + 1)]
-    rows = tasks.groupBy(*STAGE, *_FINDING, "own").agg(
-        F.count("*").alias("tasks"),
-        F.countDistinct("host").alias("hosts"),
-        F.median("value").alias("median"),
-        F.percentile_approx("value", ranks, 10_000).alias("quantiles"),
-    )
-    return {
-        (_key(row), row["own"]): Spread(**{name: row[name] for name in ("tasks", "hosts", "median", "quantiles")})
-        for row in rows.collect()
-    }
+    `measured` makes a view from `shown_tasks`, those that are compared; `own` are those of the host with the finding.
+    """
+    found: dict[Any, Spread] = {}
+    for _ in analysis.compare_again({row["app"] for row in chosen}):
+        analysis.rows(
+            """
+            CREATE OR REPLACE TEMP VIEW shown_tasks AS SELECT *, host = suspect AS own FROM (
+                SELECT comparable.* REPLACE (named.app AS app) FROM comparable JOIN named ON id = comparable.app
+            ) JOIN shown USING (app, stage, attempt)
+            """
+        )
+        analysis.rows(measured)
+        rows = analysis.rows(
+            """
+            SELECT app, stage, attempt, suspect, subject, own, count(*) AS tasks, count(DISTINCT host) AS hosts,
+                median(value) AS median, quantile_disc(value, $ranks) AS quantiles
+            FROM measured GROUP BY ALL
+            """,
+            ranks=[number / INTERVALS for number in range(INTERVALS + 1)],
+        )
+        for row in rows:
+            found[_key(row), row["own"]] = Spread(**{it: row[it] for it in ("tasks", "hosts", "median", "quantiles")})
+    return found
 
 
 def _stage_times(
@@ -489,7 +490,7 @@ def _stage_times(
         if (key, True) in spreads and (key, False) in spreads:
             found[row["suspect"], row["subject"]].append(
                 StageTimes(
-                    **{name: row[name] for name in (*STAGE, "last")},
+                    **{name: row[name] for name in (*_STAGE, "last")},
                     slow=row["is_slow"],
                     slowdown=factor(row),
                     own=spreads[key, True],
@@ -499,30 +500,10 @@ def _stage_times(
     return {key: Stages(shown=own, **_counts(chosen, key)) for key, own in found.items()}
 
 
-def _values() -> Mapping[Metric, Column]:
-    """Seconds of a task; ms per byte as seconds per GB."""
-    return {
-        Metric.COMPUTE: F.col("work") / 1000,
-        Metric.NETWORK: F.col("fetching") * 1_000_000,
-        Metric.DISK: F.col("writing") * 1_000_000,
-        Metric.START: F.col("starting") / 1000,
-    }
-
-
 def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in (*STAGE, *_FINDING))
+    return tuple(row[name] for name in (*_STAGE, *_FINDING))
 
 
 def _counts(chosen: Sequence[Row], key: FindingKey) -> dict[str, int]:
     row = next(row for row in chosen if (row["suspect"], row["subject"]) == key)
     return {"total": row["total"], "slow": row["slow_total"]}
-
-
-def _chosen(analysis: Analysis, rows: Sequence[Row]) -> DataFrame:
-    """The stages of these rows, each for its finding."""
-    columns = (*STAGE, *_FINDING, "strangers")
-    return _frame(analysis, [tuple(row[name] for name in columns) for row in rows], _CHOSEN)
-
-
-def _frame(analysis: Analysis, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
-    return analysis.facts.sparkSession.createDataFrame(list(rows), schema)

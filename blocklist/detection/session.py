@@ -11,11 +11,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from blocklist.client.client import BlocklistClient
+from blocklist.detection.log_discovery import JAVA_ERRORS, error_message
 from blocklist.detection.options import Groups, RuleSet
 from blocklist.detection.proposals import (
     UNBLOCKED,
@@ -54,11 +55,25 @@ def session() -> SparkSession:
     builder = SparkSession.builder.appName("blocklist.detection").config("spark.log.level", "ERROR")
     # Spark puts the operator's `spark.driver.extraJavaOptions` behind these.
     builder = builder.config("spark.driver.defaultJavaOptions", JAVA_OPTIONS)
-    spark = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower()).getOrCreate()
-    context = spark.sparkContext
-    if context.getConf().get("spark.sql.shuffle.partitions") is None:
-        spark.conf.set("spark.sql.shuffle.partitions", str(2 * context.defaultParallelism))
-    return spark
+    return builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower()).getOrCreate()
+
+
+def replace_folders(folder: Path, target: str) -> None:
+    """Put the folders in this one into another one, on any Hadoop file system. Raises OSError.
+
+    They replace those of the same names.
+    """
+    context: Any = session().sparkContext
+    # PySpark has no public way.
+    path, conf = context._jvm.org.apache.hadoop.fs.Path, context._jsc.hadoopConfiguration()  # noqa: SLF001
+    try:
+        for each in folder.iterdir():
+            place = path(f"{target.rstrip('/')}/{each.name}")
+            system = place.getFileSystem(conf)
+            system.delete(place, True)
+            system.copyFromLocalFile(path(each.as_uri()), place)
+    except JAVA_ERRORS as error:
+        raise OSError(f"{target} cannot be written: {error_message(error)}") from None
 
 
 def open_client(args: argparse.Namespace) -> BlocklistClient | nullcontext[None]:

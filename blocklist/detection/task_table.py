@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -18,7 +18,6 @@ import pyarrow.csv as pa_csv  # type: ignore[import-untyped]
 import pyarrow.json as pa_json  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.event_parser import (
     BATCH,
@@ -374,13 +373,14 @@ def _first_wrong(condition: pa.Array) -> int | None:
     return None if at < 0 else at
 
 
-def tasks(facts: DataFrame) -> DataFrame:
-    """FACTS -> the table of tasks, with all columns that it may have."""
-    word = F.when(F.col("outcome").isin(*_KILLED), F.lit("killed"))
-    for name, outcome in OUTCOMES.items():
-        word = word.when(F.col("outcome") == outcome, F.lit(name))
-    columns: dict[str, Any] = {name: F.col(fact) for name, fact in FACT_OF.items()}
-    columns["start"], columns["end"] = (F.timestamp_millis(FACT_OF[name]) for name in ("start", "end"))
-    columns["outcome"] = word.otherwise(F.lit("failed"))
-    named = [column.alias(name) for name, column in columns.items()]
-    return facts.where(F.col("kind") == "task").select(*named, *FURTHER)
+def columns_of_tasks() -> str:
+    """The columns of the table, all that it may have, from those of FACTS, in the SQL of DuckDB."""
+    words = {**dict.fromkeys(_KILLED, "killed"), **{outcome: word for word, outcome in OUTCOMES.items()}}
+    cases = " ".join(f"WHEN '{outcome}' THEN '{word}'" for outcome, word in words.items())
+    columns = FACT_OF | {
+        "start": "epoch_ms(launched)",
+        "end": "epoch_ms(time)",
+        "outcome": f"CASE outcome {cases} ELSE 'failed' END",
+    }
+    named = [f'{column} AS "{name}"' for name, column in columns.items()]
+    return ", ".join([*named, *FURTHER])

@@ -44,7 +44,6 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:+UseSerialGC {archive_option()}",
         # The JVM may be there already, begun by others somewhere else.
         "spark.executorEnv.PYTHONPATH": str(ROOT),
-        "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
     }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from blocklist.detection.analysis import analysed
 from blocklist.detection.log_discovery import discover
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
 from tests.detection.synthetic_logs import HOSTS, event_log, on_pods
 
@@ -19,8 +19,8 @@ UNKNOWN = "its logs have several owners, and the original is unknown"
 def analyse(spark: SparkSession, folder: Path, nodes: dict[str, str] | None = None) -> tuple[set[str], set[str], str]:
     """The applications and hosts of the tasks, and what was left out."""
     found = discover(spark, [str(folder)])
-    with Analysis.of(read_facts(spark, found.logs), lambda: nodes or {}) as analysis:
-        tasks = analysis.facts.where("kind = 'task'").select("app", "host").distinct().collect()
+    with analysed(read_facts(spark, found.logs), lambda: nodes or {}) as analysis:
+        tasks = analysis.rows("SELECT DISTINCT app, host FROM all_facts WHERE kind = 'task'")
         problems = "\n".join([*found.problems, *analysis.problems])
     return {row["app"] for row in tasks}, {row["host"] for row in tasks}, problems
 
@@ -54,12 +54,12 @@ def test_a_log_that_another_owner_has_copied_is_the_word_of_neither(spark: Spark
         (tmp_path / name).write_text("".join(own))
     facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
     owners = {f"file:{tmp_path}/{name}": owner for name, owner in (("app-1", "ann"), ("copy", "bob"), ("app-2", "ann"))}
-    with Analysis.of(facts, owner_of=owners.get) as analysis:
-        assert {row["app"] for row in analysis.facts.select("app").distinct().collect()} == {"app-2"}
+    with analysed(facts, owner_of=owners.get) as analysis:
+        assert analysis.rows("SELECT DISTINCT app FROM all_facts") == [{"app": "app-2"}]
         assert analysis.problems == [
             f"Application app-1 is left out: {UNKNOWN}: file:{tmp_path}/app-1 and file:{tmp_path}/copy."
         ]
-        assert analysis.log_owners(owners.get) == {"app-2": "ann"}
+        assert analysis.log_owners() == {"app-2": "ann"}
 
 
 def test_pods_are_reported_as_their_nodes_or_left_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyspark.sql import SparkSession
 
 from blocklist.detection.heuristics import judge
-from blocklist.detection.log_discovery import discover
-from blocklist.detection.pipeline import Analysis
-from blocklist.detection.reader import read_facts
 from blocklist.detection.slowness import Rules
+from tests.detection.analysing import analyse, parsed
 from tests.detection.synthetic_logs import event_log
 
 Event = dict[str, Any]
@@ -57,14 +54,14 @@ CORNERS: Final[dict[str, Callable[[Event, random.Random], None]]] = {
 }
 
 
-def corner_log(app: str, began: int, corner: str) -> str:
+def corner_log(app: str, began: int, corner: str) -> list[str]:
     """An application of which every task is changed by this corner case; `began` in Unix ms."""
     dice = random.Random(app)
     events = [json.loads(line) for line in event_log(app, began)]
     for event in events:
         if event["Event"] == "SparkListenerTaskEnd":
             CORNERS[corner](event, dice)
-    return "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
+    return [json.dumps(event, separators=(",", ":")) for event in events]
 
 
 def _replace_numbers(values: dict[str, Any], value: Callable[[], Any]) -> None:
@@ -78,24 +75,17 @@ def _replace_numbers(values: dict[str, Any], value: Callable[[], Any]) -> None:
 BEGAN = 1_700_000_000_000
 
 
-def blamed(spark: SparkSession, folder: Path) -> list[str]:
-    with Analysis.of(read_facts(spark, discover(spark, [str(folder)]).logs)) as analysis:
-        analysis.failures.collect()
-        analysis.host_stages.collect()
-        verdicts = judge(analysis.summaries(), Rules(min_span_ms=0)).verdicts
+def blamed(folder: Path, logs: Mapping[str, Sequence[str]]) -> list[str]:
+    verdicts = judge(analyse(folder, parsed(logs)).summaries(), Rules(min_span_ms=0)).verdicts
     return [verdict.host for verdict in verdicts]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("corner", CORNERS)
-def test_an_application_of_strange_numbers_is_analysed(spark: SparkSession, tmp_path: Path, corner: str) -> None:
-    (tmp_path / "app-1").write_text(corner_log("app-1", BEGAN, corner))
-    assert blamed(spark, tmp_path) == []
+def test_an_application_of_strange_numbers_is_analysed(tmp_path: Path, corner: str) -> None:
+    assert blamed(tmp_path, {"app-1": corner_log("app-1", BEGAN, corner)}) == []
 
 
-def test_strange_applications_do_not_cost_the_others_their_verdicts(spark: SparkSession, tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"app-{number}").write_text("".join(event_log(f"app-{number}", BEGAN, slow="n3")))
-    for corner in CORNERS:
-        (tmp_path / corner).write_text(corner_log(corner, BEGAN, corner))
-    assert blamed(spark, tmp_path) == ["n3"]
+def test_strange_applications_do_not_cost_the_others_their_verdicts(tmp_path: Path) -> None:
+    good = {app: event_log(app, BEGAN, slow="n3") for app in ("app-0", "app-1", "app-2")}
+    strange = {corner: corner_log(corner, BEGAN, corner) for corner in CORNERS}
+    assert blamed(tmp_path, {**good, **strange}) == ["n3"]

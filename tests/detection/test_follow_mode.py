@@ -21,17 +21,15 @@ from benchmarks.detection_quality.event_log import write_event_logs
 from benchmarks.detection_quality.runs import draw_run
 from blocklist.detection import application_store, follow_mode
 from blocklist.detection.application_store import ApplicationStore
-from blocklist.detection.event_parser import FactParser, arrow_schema
+from blocklist.detection.event_parser import arrow_schema
 from blocklist.detection.follow_mode import BatchDecision, LogFollower, ReportedNames, ReportedVerdicts
 from blocklist.detection.heuristics import Judgement, judge
-from blocklist.detection.log_discovery import discover
 from blocklist.detection.node_summary import Metric, NodeSummary
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import JudgedNodes, release
-from blocklist.detection.reader import read_facts
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.slowness import Rules, Severity
 from blocklist.model.errors import BlocklistError
+from tests.detection.analysing import analyse, parsed
 from tests.detection.command import now
 from tests.detection.synthetic_logs import event_log
 from tests.detection.test_applications import UNKNOWN
@@ -77,14 +75,6 @@ class Store:
         return {node.host: node.tasks for node in self.summaries()}
 
 
-def parsed(logs: Mapping[str, Sequence[str]]) -> pa.Table:
-    """The facts of these lines, by the file that has them."""
-    parsers = {file: FactParser(file) for file in logs}
-    for file, lines in logs.items():
-        parsers[file].add([line.rstrip("\n").encode() for line in lines])
-    return pa.Table.from_batches([it for parser in parsers.values() for it in parser.batches()], arrow_schema())
-
-
 def growing(logs: Mapping[str, Sequence[str]], batches: int) -> Iterator[dict[str, Sequence[str]]]:
     """What is new in each batch; each log begins some batches later than the one before it."""
     for batch in range(batches + len(logs) - 1):
@@ -110,9 +100,7 @@ def compared(nodes: Sequence[NodeSummary]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_logs_that_grow_show_what_whole_logs_do(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_that_grow_show_what_whole_logs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a restart, and if evidence from before a moment within an application does not count."""
     monkeypatch.setattr(application_store, "WINDOW_MS", now())
     files = write_event_logs(draw_run("bad memory: tasks fail there", 1), tmp_path)
@@ -124,14 +112,15 @@ def test_logs_that_grow_show_what_whole_logs_do(
         number, store = store.number, Store(folder)
         store.number = number
         store.add(parsed(new))
-    with Analysis.of(read_facts(spark, discover(spark, list(logs)).logs)) as analysis:
-        found = analysis.summaries()
-        busy = max(found, key=lambda it: it.tasks)
-        middle = sorted(it.last for it in busy.comparisons)[len(busy.comparisons) // 2]
-        ignored = {busy.host: middle - 1000, found[0].host: middle}
-        assert compared(store.summaries()) == compared(found)
-        assert judge(store.summaries(), Rules()).verdicts == judge(found, Rules()).verdicts != []
-        assert compared(store.summaries(ignored)) == compared(analysis.summaries(ignored)) != compared(found)
+    (whole := tmp_path / "whole").mkdir()
+    analysis = analyse(whole, parsed(logs))
+    found = analysis.summaries()
+    busy = max(found, key=lambda it: it.tasks)
+    middle = sorted(it.last for it in busy.comparisons)[len(busy.comparisons) // 2]
+    ignored = {busy.host: middle - 1000, found[0].host: middle}
+    assert compared(store.summaries()) == compared(found)
+    assert judge(store.summaries(), Rules()).verdicts == judge(found, Rules()).verdicts != []
+    assert compared(store.summaries(ignored)) == compared(analysis.summaries(ignored)) != compared(found)
 
 
 def long_log(app: str, parts: int, slow_from: int) -> list[list[str]]:
@@ -167,7 +156,7 @@ def test_of_an_application_that_runs_long_the_latest_stages_are_compared(tmp_pat
     (expected,) = judge(latest.summaries(), Rules(min_span_ms=0)).verdicts
     assert (verdict.host, verdict.severity) == (expected.host, expected.severity) == ("n3", Severity.SLOW)
     assert set(store.tasks().values()) == {3 * 10 * 18}
-    (stored,) = store.store._rows("SELECT count(*) AS facts FROM stored")
+    (stored,) = store.store.rows("SELECT count(*) AS facts FROM stored")
     assert stored["facts"] < 3 * 3 * 57
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
+from blocklist.detection.analysis import Analysis, analysed
 from blocklist.detection.log_discovery import discover
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
 
 FOREIGN: Final = Path(__file__).with_name("foreign")
@@ -32,20 +32,16 @@ APPLICATIONS: Final = {
 def analysis(spark: SparkSession) -> Iterator[Analysis]:
     found = discover(spark, [str(FOREIGN)])
     assert found.problems == (f"file:{FOREIGN}/README.md is not an event log: it does not begin with an event.",)
-    with Analysis.of(read_facts(spark, found.logs)) as made:
+    with analysed(read_facts(spark, found.logs)) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def facts(analysis: Analysis) -> list[Row]:
-    return analysis.facts.collect()
 
 
 def raw(file: Path) -> Iterator[dict[str, Any]]:
     yield from map(json.loads, file.read_text().splitlines())
 
 
-def test_each_file_has_the_tasks_hosts_and_failures_that_its_json_has(facts: list[Row]) -> None:
+def test_each_file_has_the_tasks_hosts_and_failures_that_its_json_has(spark: SparkSession) -> None:
+    facts = read_facts(spark, discover(spark, [str(FOREIGN)]).logs).collect()
     read = Counter((Path(it.file).name, it.host, it.outcome) for it in facts if it.kind == "task")
     counted = Counter(
         (file.name, event["Task Info"]["Host"], event["Task End Reason"]["Reason"])
@@ -56,17 +52,14 @@ def test_each_file_has_the_tasks_hosts_and_failures_that_its_json_has(facts: lis
     assert read == counted
 
 
-def test_applications_have_their_ids_and_attempts_whatever_their_files_are_called(facts: list[Row]) -> None:
-    assert {it.app for it in facts} - set(APPLICATIONS) == {"local-1430917381535_1", "local-1430917381535_2"}
-    tasks = [it for it in facts if it.kind == "task"]
-    found = {
-        app: (
-            sum(it.app == app for it in tasks),
-            sum(it.app == app and it.outcome != "Success" for it in tasks),
-            len({it.host for it in tasks if it.app == app}),
-        )
-        for app in {it.app for it in tasks}
-    }
+def test_applications_have_their_ids_and_attempts_whatever_their_files_are_called(analysis: Analysis) -> None:
+    apps = {it["app"] for it in analysis.rows("FROM named")}
+    assert apps - set(APPLICATIONS) == {"local-1430917381535_1", "local-1430917381535_2"}
+    tasks = analysis.rows(
+        "SELECT app, count(*) AS tasks, count_if(outcome <> 'Success') AS failed, count(DISTINCT host) AS hosts"
+        " FROM all_facts WHERE kind = 'task' GROUP BY app"
+    )
+    found = {it["app"]: (it["tasks"], it["failed"], it["hosts"]) for it in tasks}
     assert found == APPLICATIONS
 
 

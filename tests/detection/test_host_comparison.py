@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from blocklist.detection.heuristics import judge
 from blocklist.detection.node_summary import FailureClass, Metric, NodeSummary, tally
-from blocklist.detection.pipeline import Analysis
-from blocklist.detection.schemas import FACTS, NODES, conform
 from blocklist.detection.slowness import Rules
+from tests.detection.analysing import Fact, analyse
 
-Fact = dict[str, Any]
 FactChange = Callable[[str, int, str, int, random.Random], Fact]
 """What a task of (app, stage, host, number) is like."""
 HOSTS = [f"n{number}" for number in range(1, 7)]
@@ -185,13 +183,8 @@ SCENARIOS["few_tasks"] = [
 ]
 
 
-def summarize(spark: SparkSession, facts: list[Fact]) -> list[NodeSummary]:
-    with Analysis.of(spark.createDataFrame(facts, FACTS)) as analysis:
-        conform(analysis.nodes, NODES)
-        return analysis.summaries()
-
-
 def in_scenario(name: str, fact: Fact) -> Fact:
+    fact = {"file": f"/logs/{fact['app']}", **fact}
     return fact | {key: f"{name}: {fact[key]}" for key in ("app", "host", "file", "served_by") if key in fact}
 
 
@@ -205,11 +198,12 @@ def of_scenario(name: str, summaries: list[NodeSummary]) -> list[NodeSummary]:
 
 
 @pytest.fixture(scope="module")
-def scenarios(spark: SparkSession) -> dict[str, list[NodeSummary]]:
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[NodeSummary]]:
     """All scenarios in one analysis, to save time; each has its own applications and hosts."""
     everything = SCENARIOS | {name: facts + HEALTHY for name, (facts, _) in ENDED.items()}
     everything |= {"charged": charged_failures(), "only there": failures_only_there()}
-    summaries = summarize(spark, [in_scenario(name, fact) for name, facts in everything.items() for fact in facts])
+    facts = [in_scenario(name, fact) for name, some in everything.items() for fact in some]
+    summaries = analyse(tmp_path_factory.mktemp("scenarios"), facts).summaries()
     return {name: of_scenario(name, summaries) for name in everything}
 
 
@@ -383,16 +377,16 @@ def test_a_host_on_which_every_task_fails_is_found_although_it_ends_the_applicat
     assert all(verdict.cause.startswith("all tasks failed there and none elsewhere") for verdict in verdicts)
 
 
-def test_evidence_until_a_moment_does_not_count_for_a_host(spark: SparkSession) -> None:
+def test_evidence_until_a_moment_does_not_count_for_a_host(tmp_path: Path) -> None:
     """Somebody unblocked it then. Its peers are compared as before."""
     facts = stages(half_speed)
     for app in APPS:
         facts.append(failed(app, 2, "n3", error="java.io.IOException", message="Input/output error"))
     third = task("app-1", 3, "n3")["launched"]
-    with Analysis.of(spark.createDataFrame(facts, FACTS)) as analysis:
-        everything, later = analysis.summaries(), analysis.summaries({"n3": third})
-        minute = task("app-1", 1, "n3")["launched"] // 60_000 * 60_000
-        times = {it.host: it for it in analysis.task_times() if it.minute == minute}
+    analysis = analyse(tmp_path, facts)
+    everything, later = analysis.summaries(), analysis.summaries({"n3": third})
+    minute = task("app-1", 1, "n3")["launched"] // 60_000 * 60_000
+    times = {it.host: it for it in analysis.task_times() if it.minute == minute}
     for before, after in zip(everything, later, strict=True):
         is_cut = before.host == "n3"
         assert {it.stages for it in before.comparisons} == {5}
@@ -406,5 +400,5 @@ def test_evidence_until_a_moment_does_not_count_for_a_host(spark: SparkSession) 
     assert times["n1"].healthy_ms == pytest.approx(18_000, rel=0.25)
 
 
-def test_without_facts_there_are_no_nodes(spark: SparkSession) -> None:
-    assert summarize(spark, []) == []
+def test_without_facts_there_are_no_nodes(tmp_path: Path) -> None:
+    assert analyse(tmp_path, []).summaries() == []

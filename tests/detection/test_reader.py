@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from blocklist.detection.analysis import analysed
 from blocklist.detection.events import MAX_TIME
-from blocklist.detection.host_comparison import exclusions
 from blocklist.detection.log_discovery import discover
-from blocklist.detection.reader import broken_lines, problems, read_facts, within
-from blocklist.detection.schemas import FACTS
+from blocklist.detection.reader import read_facts, within
+from blocklist.detection.schemas import COLUMNS, FACTS
+from tests.detection.analysing import analyse
 from tests.detection.make_logs import HOSTS, LOGS
 
 VERSIONS = sorted(path.name for path in LOGS.iterdir())
@@ -70,7 +71,7 @@ def test_all_tasks_of_an_application_are_read(recorded: Recorded, version: str, 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_failures_and_the_exclusion_of_a_host_are_read(recorded: Recorded, spark: SparkSession, version: str) -> None:
+def test_failures_and_the_exclusion_of_a_host_are_read(recorded: Recorded, tmp_path: Path, version: str) -> None:
     facts = recorded(version, "excluded")
     failed = tasks(facts, "ExceptionFailure")
     assert {fact.host for fact in failed} == {HOSTS[1]}
@@ -79,7 +80,8 @@ def test_failures_and_the_exclusion_of_a_host_are_read(recorded: Recorded, spark
     excluded = [fact for fact in facts if fact.kind == "excluded"]
     assert {fact.host for fact in excluded} == {HOSTS[1]}
     assert {fact.stage for fact in excluded} == {0, None}  # from the stage, then from the application
-    assert exclusions(spark.createDataFrame(excluded, FACTS)).count() == 2, "each once, though under two names"
+    exclusions = {node.host: node.exclusions for node in analyse(tmp_path, [it.asDict() for it in facts]).summaries()}
+    assert exclusions[HOSTS[1]] == 2, "each once, though under two names"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -147,7 +149,8 @@ def test_a_broken_line_is_reported_and_its_neighbours_are_read(spark: SparkSessi
     for name, line in names.items():
         found = kinds([row for row in rows if row.file == name])
         assert found == {"log": 1, "application": 1, "task": 10, "broken": 1}, line
-    sentences = [it.sentence for it in problems(broken_lines(facts))]
+    with analysed(facts) as analysis:
+        sentences = [it for it in analysis.problems if "a copy of" not in it]
     assert sorted(sentences) == sorted(f"{name}: 1 broken line was skipped." for name in names)
 
 
@@ -192,11 +195,11 @@ def test_exclusions_by_the_agent_are_ignored(read: Read, tmp_path: Path) -> None
     assert [fact.host for fact in read(tmp_path) if fact.kind == "excluded"] == ["b"]
 
 
-def test_each_file_that_is_skipped_is_named_but_only_the_most_broken_logs_are(spark: SparkSession) -> None:
+def test_each_file_that_is_skipped_is_named_but_only_the_most_broken_logs_are(tmp_path: Path) -> None:
     skip = [(f"notes-{number:02}", "(the file is skipped: no reason)") for number in range(25)]
     broken = [(f"app-{number:02}", "") for number in range(25)]
-    facts = [{"kind": "broken", "file": file, "detail": detail} for file, detail in [*skip, *broken]]
-    sentences = [it.sentence for it in problems(broken_lines(spark.createDataFrame(facts, FACTS)))]
+    facts = [{"kind": "broken", "file": file, "app": file, "detail": detail} for file, detail in [*skip, *broken]]
+    sentences = analyse(tmp_path, facts).problems
     assert sentences[:25] == [f"{file} is skipped: no reason." for file, _ in skip]
     assert sentences[25:] == [
         *(f"{file}: 1 broken line was skipped." for file, _ in broken[:20]),
@@ -212,5 +215,5 @@ def test_a_time_range_includes_its_start_and_excludes_its_end(spark: SparkSessio
 
 def test_without_logs_there_are_no_facts(spark: SparkSession) -> None:
     facts = read_facts(spark, [])
-    assert facts.schema == FACTS
+    assert facts.dtypes == list(COLUMNS.items())
     assert facts.isEmpty()

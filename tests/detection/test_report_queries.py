@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from pyspark.sql import SparkSession
 
 from blocklist.detection import report
+from blocklist.detection.analysis import Analysis
 from blocklist.detection.heuristics import NodeVerdict, judge
 from blocklist.detection.node_summary import FailureClass, Metric
-from blocklist.detection.pipeline import Analysis
 from blocklist.detection.report_plots import BINS, MAX_STAGES
-from blocklist.detection.schemas import FACTS
 from blocklist.detection.slowness import Rules
+from tests.detection.analysing import analyse
 from tests.detection.test_host_comparison import APPS, failed, half_speed, in_scenario, slow_server, stages, task
 
 SCENARIOS = {"slow": half_speed, "server": slow_server}
 
 
 @pytest.fixture(scope="module")
-def analysis(spark: SparkSession) -> Iterator[Analysis]:
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """A slow host and a slow server, each with peers of its own; failures of the slow host and of a peer."""
     facts = [in_scenario(name, fact) for name, change in SCENARIOS.items() for fact in stages(change)]
     full = {"error": "java.io.IOException", "message": "No space left on device"}
     for app in APPS:
         for host, partitions in (("n3", (1, 2)), ("n4", (3,))):
             facts += [in_scenario("slow", failed(app, 2, host, partition=it, **full)) for it in partitions]
-    with Analysis.of(spark.createDataFrame(facts, FACTS)) as found:
-        yield found
+    return analyse(tmp_path_factory.mktemp("report"), facts)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +98,7 @@ def test_failures_are_counted_against_all_tasks_and_the_worst_peer(
 def test_applications_have_their_time_and_hosts_what_they_show(analysis: Analysis) -> None:
     totals = report.application_totals(analysis, ["slow: app-1"])
     # 6 tasks of the warm-up, 180 others and 3 that failed, of one second each.
-    assert {name: it.time_ms for name, it in totals.items()} == {"slow: app-1": 189_000}
+    assert {name: it["time_ms"] for name, it in totals.items()} == {"slow: app-1": 189_000}
     runs = report.runs_on(analysis, ["slow: n3"])
     assert {(it.app, it.host) for it in runs["slow: n3"]} == {(f"slow: {app}", "slow: n3") for app in APPS}
-    assert report.log_totals(analysis).applications == 2 * len(APPS)
+    assert report.log_totals(analysis)["applications"] == 2 * len(APPS)

@@ -1,4 +1,4 @@
-"""The benchmark's DuckDB compares hosts as Spark does, and the model of task times is what it says."""
+"""The facts of the benchmark are those of event logs, and the model of task times is what it says."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from benchmarks.detection_quality.event_log import write_event_logs
 from benchmarks.detection_quality.facts import host_name
 from benchmarks.detection_quality.outcomes import OURS, evaluate, run_evidence, summaries
 from benchmarks.detection_quality.runs import MAX_ATTEMPTS, draw_run
 from blocklist.detection.heuristics import judge
-from blocklist.detection.log_discovery import discover
 from blocklist.detection.node_summary import NodeSummary, summarize
-from blocklist.detection.pipeline import Analysis
-from blocklist.detection.reader import read_facts
 from blocklist.detection.slowness import Rules
+from tests.detection.analysing import analyse, parsed
 
 
 def without_names(node: NodeSummary) -> list[object]:
@@ -32,13 +29,13 @@ def without_names(node: NodeSummary) -> list[object]:
 @pytest.mark.parametrize(
     "kind", ["disk writes slowly", "bad memory: tasks fail there", "no GPU, and applications end by it"]
 )
-def test_both_find_the_same(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_the_facts_of_a_run_show_what_its_event_logs_do(tmp_path: Path, kind: str) -> None:
     run = draw_run(kind, 1)
     count = len(run.applications)
-    logs = [str(path) for path in write_event_logs(run, tmp_path)]
-    with Analysis.of(read_facts(spark, discover(spark, logs).logs)) as analysis:
-        found = analysis.summaries()
-        again = summarize(analysis.evidence())
+    logs = {str(path): path.read_text().splitlines() for path in write_event_logs(run, tmp_path / "logs")}
+    analysis = analyse(tmp_path, parsed(logs))
+    found = analysis.summaries()
+    again = summarize(analysis.evidence())
     # Application by application, as a backtest has it.
     assert [(it.host, it.tasks, it.failures) for it in again] == [(it.host, it.tasks, it.failures) for it in found]
     for node, other in zip(again, found, strict=True):

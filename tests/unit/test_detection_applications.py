@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blocklist.detection.pipeline import FileFacts, applications, pod_nodes, pod_problems
+from blocklist.detection.applications import FileFacts, applications, pod_nodes, pod_problems
 
 
 def file(path: str, app_id: str | None = None, began: int | None = 1, facts: int = 10, name: str = "") -> FileFacts:
