@@ -140,16 +140,12 @@ class Analysis(ApplicationStore):
             self._insert(0, time.time_ns() // 1_000_000)
         while self.analyse_more():
             pass
-        self.left_out = self.name_applications()
+        self.problems = [it.sentence for it in self.name_applications()]
+        """A sentence for each line, log and pod that is left out."""
         self._db.execute(_ALL)
 
     def close(self) -> None:
         self._db.close()
-
-    @property
-    def problems(self) -> list[str]:
-        """A sentence for each line, log and pod that is left out."""
-        return [it.sentence for it in self.left_out]
 
     def _log(self, file: str, app: str) -> str:
         return app if self._are_named else super()._log(file, app)
