@@ -55,7 +55,7 @@ WINDOW_MS: Final = 24 * 3_600_000
 FORGET_AFTER: Final = 50
 """Number of batches after which events that have left the window are deleted, and logs that are quiet.
 
-The database is opened anew then: DuckDB keeps a kilobyte of each temporary table until it is closed, 1.3 GB in a day.
+The database is opened again then: DuckDB keeps a kilobyte of each temporary table until it is closed, 1.3 GB in a day.
 """
 MEMORY: Final = "512MB"
 """Maximum memory of the database; it keeps what does not fit on disk."""
