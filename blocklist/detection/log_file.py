@@ -470,10 +470,15 @@ DAMAGED: Final = Note(b"(the file is damaged or truncated here)")
 def open_log(name: str, root: str | None = None) -> BinaryIO:
     """Open a log, also if its application has ended or been continued meanwhile. Raises FileNotFoundError, OSError."""
     other = name.removesuffix(IN_PROGRESS) if name.endswith(IN_PROGRESS) else name + IN_PROGRESS
-    try:
-        return open_below(root, name)
-    except FileNotFoundError:
-        return open_below(root, other)
+    error: OSError = FileNotFoundError(errno.ENOENT, "it is gone")
+    for path in (name, other, name):  # again: it may be renamed just now
+        try:
+            return open_below(root, path)
+        except FileNotFoundError:
+            continue
+        except OSError as found:  # such as a link that somebody made beside the log
+            error = found
+    raise error
 
 
 BOMB: Final = Note(

@@ -37,6 +37,7 @@ from blocklist.detection.log_file import (
     DAMAGED,
     IN_PROGRESS,
     LOCAL,
+    MAX_LINE,
     SKIPPED,
     Decoder,
     LineSplitter,
@@ -414,15 +415,16 @@ def _compressed(file: BinaryIO, decode: Decoder, start: int, end: int, chunk: in
 
 
 def _line_start(file: BinaryIO, position: int, chunk: int) -> int:
-    """Return the start of the line that contains this position."""
-    while position > 0:
+    """Return the start of the line that contains this position; of one that is too long, a place that shows it."""
+    least = position - MAX_LINE - 1
+    while position > max(0, least):
         begin = max(0, position - chunk)
         file.seek(begin)
         found = file.read(position - begin).rfind(b"\n")
         if found >= 0:
             return begin + found + 1
         position = begin
-    return 0
+    return position
 
 
 def _pieces(file: BinaryIO, start: int, end: int, chunk: int) -> Iterator[bytes]:

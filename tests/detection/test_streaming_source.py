@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES
-from blocklist.detection.log_file import BOMB, DAMAGED
+from blocklist.detection.log_file import BOMB, DAMAGED, LONG_LINE, MAX_LINE
 from blocklist.detection.reader import ByteRanges, EventLogSource, lines
 from tests.detection.synthetic_logs import event_log
 
@@ -167,6 +167,40 @@ def test_what_two_hundred_logs_have_that_is_new_is_read_by_a_few_tasks(tmp_path:
     before = {f"{tmp_path}/app-{number}": 10**9 for number in range(200)} | {f"{tmp_path}/app-zstd.zstd": 2**27}
     tasks = cast("list[ByteRanges]", reader.partitions(before, {name: size + 50_000 for name, size in before.items()}))
     assert [len(task.ranges) for task in tasks] == [107, 93, 1], "a compressed log is read from its start"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "closed"])
+def test_what_cannot_be_read_does_not_take_the_place_of_a_log_in_progress(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "app-1.inprogress").write_bytes(TEXT)
+    other = tmp_path / "app-1"
+    if kind == "link":
+        other.symlink_to("/etc/passwd")
+    elif kind == "folder":
+        other.mkdir()
+    else:
+        os.mkfifo(other, mode=0)
+    assert list(lines(str(other), 0, len(TEXT), root=str(tmp_path))) == LINES
+
+
+def test_a_line_without_an_end_is_not_read_again_and_again(tmp_path: Path) -> None:
+    """Whoever writes one would else slow down the analysis of all: this one has a terabyte."""
+    path = tmp_path / "app-1"
+    begin = LINES[0] + b"\n"
+    path.write_bytes(begin)
+    size = 2**40
+    with path.open("r+b") as file:
+        file.truncate(size)
+    assert list(lines(str(path), size - 5, size)) == []
+    with path.open("ab") as file:
+        file.write(b"\n" + LINES[1] + b"\n")
+    assert list(lines(str(path), size, path.stat().st_size)) == [LONG_LINE, LINES[1]]
+    size = len(begin) + MAX_LINE
+    path.write_bytes(begin)
+    with path.open("r+b") as file:
+        file.truncate(size)
+    with path.open("ab") as file:
+        file.write(b"\n")
+    assert [len(line) for line in lines(str(path), size, size + 1)] == [MAX_LINE], "the longest one that is read"
 
 
 def test_a_log_whose_name_is_not_text_is_read(tmp_path: Path) -> None:
