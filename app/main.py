@@ -30,11 +30,11 @@ from app.api import (
     listing,
     node_status,
     nodes,
+    openapi,
     responses,
     spark,
     tokens,
 )
-from app.api.openapi import install_openapi
 from app.api.responses import problem_for
 from app.http.connection import ConnectionLimits
 from app.http.fast_path import FastPath
@@ -64,6 +64,7 @@ _PARTS: Final = (
     audit,
     spark,
     routes,
+    openapi,
 )
 
 
@@ -114,7 +115,6 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         # Not include_router: it nests, and a nested route costs each request a second search.
         own = part.router.routes
         app.router.routes.extend(map(called_directly, own) if settings.telemetry == "off" else own)
-    install_openapi(app)
     app.served_below = settings.root_path
     _check_root_path(settings.root_path, app.routes)
     return app
@@ -159,6 +159,12 @@ class RequestTrackingApp(StreamingApp):
     """
 
     served_below = ""  # BLOCKLIST_ROOT_PATH
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, built once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.build_document(self)
+        return self.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

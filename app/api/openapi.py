@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -105,25 +105,18 @@ _OF_CHANGES = (
 _DEFAULT_SERVER = {"url": "http://127.0.0.1:8224", "description": "A service on this machine, with default settings."}
 _THIS_SERVER = "The service that sent this document."
 
-
-def install_openapi(app: FastAPI) -> None:
-    """Serve the complete document at /openapi.json."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _build(app)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-    @app.api_route("/openapi.json", methods=["GET", "HEAD"], dependencies=[PUBLIC], include_in_schema=False)
-    async def get_openapi_json(request: Request) -> Response:
-        document, url = openapi(), request.scope.get("root_path") or "/"
-        servers = [{"url": url, "description": _THIS_SERVER}, *document["servers"]]
-        return JsonResponse(request, dump_json({**document, "servers": servers}))
+router = APIRouter()
 
 
-def _build(app: FastAPI) -> dict[str, Any]:
+@router.api_route("/openapi.json", methods=["GET", "HEAD"], dependencies=[PUBLIC], include_in_schema=False)
+async def get_openapi_json(request: Request) -> Response:
+    """Serve the complete document."""
+    document, url = request.app.openapi(), request.scope.get("root_path") or "/"
+    servers = [{"url": url, "description": _THIS_SERVER}, *document["servers"]]
+    return JsonResponse(request, dump_json({**document, "servers": servers}))
+
+
+def build_document(app: FastAPI) -> dict[str, Any]:
     servers: list[dict[str, Any]] = [_DEFAULT_SERVER]
     built = get_openapi(
         title=app.title, version=__version__, description=_DESCRIPTION, routes=app.routes, servers=servers

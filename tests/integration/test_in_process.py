@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -68,3 +70,13 @@ def test_what_it_logs_is_not_the_output_of_a_command_that_runs_meanwhile(databas
 
         done = command.run(env={}, main=change_and_stop)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_nothing_of_a_service_that_has_ended_is_kept(databases: Databases, tmp_path: Path) -> None:
+    """Thousands of services would make each collection of garbage take seconds."""
+    with in_process(**databases.settings(tmp_path)) as service:
+        assert service.client().get("/openapi.json").status_code == 200
+        app = weakref.ref(service.app)
+    del service
+    gc.collect()
+    assert app() is None
