@@ -111,7 +111,7 @@ def test_garbage_is_released_in_the_thread_that_asks_for_it(monkeypatch: pytest.
     monkeypatch.setattr(client, "send_command", sent.append)
     made = JavaObject("o7", client)
     del made
-    gc.collect()
+    gc.collect(0)
     assert sent == []
     client.release_objects()
     client.release_objects()

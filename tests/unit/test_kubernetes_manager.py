@@ -48,6 +48,7 @@ from blocklist.managers.plan import (
     StepAction,
 )
 from blocklist.model.claims import Claim, author_claim
+from blocklist.model.node import Backoff
 from blocklist.model.reported_node import NodeFacts
 from tests.integration.process import wait_until
 
@@ -464,7 +465,11 @@ class TestOddAnswers:
             (503, "busy"),
         ],
     )
-    def test_an_odd_list_is_an_outage_and_what_was_known_stays(self, answer: Answer) -> None:
+    def test_an_odd_list_is_an_outage_and_what_was_known_stays(
+        self, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(nodes_module, "_BACKOFF", Backoff(initial=0.01, cap=0.02, floor=0.01))
+        monkeypatch.setattr(nodes_module, "_MIN_WATCH_SECONDS", 0.01)
         api = ScriptedApi(nodes_list("n1", "n2"), answer, changes=[json.dumps(GONE) + "\n"])
         with caching(api) as cache:
             wait_until(lambda: api.lists_asked > 2)
