@@ -14,7 +14,7 @@ from tests.debian import require
 from tests.generated_clients import document
 from tests.generated_clients.conftest import run
 from tests.integration.process import ROOT
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
@@ -146,7 +146,7 @@ def operations(folder: Path, pattern: str) -> str:
     return "".join(path.read_text() for path in folder.glob(pattern))
 
 
-def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path, secured: SecuredService) -> None:
+def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path, secured: SecuredInProcess) -> None:
     generate(generator, "java", tmp_path)
     sources = operations(tmp_path, "src/main/java/org/openapitools/client/api/*.java")
     assert [name for name in document.OPERATION_IDS if f" {name}(" not in sources] == []
@@ -159,7 +159,7 @@ def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path,
     token = secured.tokens[Role.ADMIN]
     java = require({"java": "default-jdk-headless"})["java"]
     try:
-        printed = run([java, "-cp", f"out:{classpath}", "Program", secured.process.url, token], cwd=tmp_path)
+        printed = run([java, "-cp", f"out:{classpath}", "Program", secured.url, token], cwd=tmp_path)
     finally:
         with secured.client(secured.admin) as client:
             client.delete("/blocklist/nodes/java-2")
@@ -172,7 +172,7 @@ def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path,
     ]
 
 
-def test_the_client_for_go_compiles_and_works(generator: Path, tmp_path: Path, secured: SecuredService) -> None:
+def test_the_client_for_go_compiles_and_works(generator: Path, tmp_path: Path, secured: SecuredInProcess) -> None:
     go = require({"go": "golang-go"})["go"]
     generate(generator, "go", tmp_path, packageName="blocklist")
     sources = operations(tmp_path, "api_*.go")
@@ -183,7 +183,7 @@ def test_the_client_for_go_compiles_and_works(generator: Path, tmp_path: Path, s
     (tmp_path / "program" / "main.go").write_text(GO_PROGRAM)
     env = os.environ | {"GOFLAGS": "-mod=mod"}
     run([go, "vet", "./..."], cwd=tmp_path, env=env)
-    arguments = [secured.process.url, secured.tokens[Role.ADMIN]]
+    arguments = [secured.url, secured.tokens[Role.ADMIN]]
     printed = run([go, "run", "./program", *arguments], cwd=tmp_path, env=env)
     assert printed.splitlines() == [
         "201 409 200 200 404",

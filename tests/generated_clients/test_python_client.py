@@ -13,7 +13,7 @@ import pytest
 from blocklist.model.claims import Role
 from tests.generated_clients import document
 from tests.generated_clients.conftest import run
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -75,10 +75,10 @@ def test_every_operation_is_generated_for_python(client_folder: Path) -> None:
 
 
 def test_the_python_client_blocks_reads_and_unblocks(
-    client_folder: Path, generator_python: Path, secured: SecuredService
+    client_folder: Path, generator_python: Path, secured: SecuredInProcess
 ) -> None:
     env = os.environ | {"PYTHONPATH": str(client_folder)}
-    arguments = [secured.process.url, secured.tokens[Role.ADMIN]]
+    arguments = [secured.url, secured.tokens[Role.ADMIN]]
     done = json.loads(run([str(generator_python), "-c", PROGRAM, *arguments], env=env))
     assert done["statuses"] == [201, 409, 200, 200, 200, 304, 200, 404]
     assert done["blocked"]["endTimestamp"] == "4102444800000"

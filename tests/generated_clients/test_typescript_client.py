@@ -12,7 +12,7 @@ from blocklist.model.claims import Role
 from tests.debian import require
 from tests.generated_clients import document
 from tests.generated_clients.conftest import run
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -95,14 +95,14 @@ def test_the_types_refuse_a_wrong_body(project: Path) -> None:
 
 
 def test_the_typescript_client_has_every_operation_and_blocks_reads_and_unblocks(
-    project: Path, secured: SecuredService
+    project: Path, secured: SecuredInProcess
 ) -> None:
     ids = dict.fromkeys(document.OPERATION_IDS, True)
     (project / "operations.ts").write_text(OPERATIONS % json.dumps(ids))
     (project / "program.ts").write_text(PROGRAM)
     run(node_command("tsc"), cwd=project)
     node = require({"node": "nodejs"})["node"]
-    done = json.loads(run([node, "program.js", secured.process.url, secured.tokens[Role.ADMIN]], cwd=project))
+    done = json.loads(run([node, "program.js", secured.url, secured.tokens[Role.ADMIN]], cwd=project))
     assert done["statuses"] == [201, 409, 200, 200, 200, 404]
     assert done["applied"] == ["wait=1", "wait=1"]
     assert done["end"] == "4102444800000"

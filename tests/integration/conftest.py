@@ -6,10 +6,10 @@ The database is a SQLite file. Tests marked with `databases("sqlite", "postgresq
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ from tests.integration.nginx import nginx_before
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
 from tests.integration.replicas import Replicas, running_replicas
-from tests.integration.secured import SecuredService, secured_service
+from tests.integration.secured import SecuredInProcess, secured_in_process
 from tests.pgbouncer import pgbouncer
 from tests.postgres import PostgresServer
 
@@ -30,12 +30,34 @@ numbers = count(1)
 Start = Callable[..., ServiceProcess]
 StartInProcess = Callable[..., InProcessService]
 StartReplicas = Callable[..., Replicas]
+SERVERS: Final = {
+    "postgresql": "postgres_databases",
+    "pgbouncer-transaction": "pooled_by_transaction",
+    "pgbouncer-session": "pooled_by_session",
+}
+"""The fixture of each other kind of database than SQLite."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    marker = metafunc.definition.get_closest_marker("databases")
-    if marker is not None and "databases" in metafunc.fixturenames:
-        metafunc.parametrize("databases", marker.args, indirect=True, scope="session")
+    """Without a marker it is SQLite."""
+    if "databases" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("databases")
+        kinds, ids = (marker.args, None) if marker else (("sqlite",), [pytest.HIDDEN_PARAM])
+        metafunc.parametrize("databases", kinds, ids=ids, indirect=True, scope="session")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by database: at each change to another kind, the services that tests share start anew."""
+    kinds = {place: kind for place, item in enumerate(items) if (kind := _database(item))}
+    for place, item in zip(kinds, [items[place] for place in sorted(kinds, key=kinds.__getitem__)], strict=True):
+        items[place] = item
+
+
+def _database(item: pytest.Item) -> str | None:
+    """The kind of database of a test; None if it uses none of these."""
+    callspec = getattr(item, "callspec", None)
+    return callspec and callspec.params.get("databases")
 
 
 @pytest.fixture(scope="session")
@@ -63,17 +85,31 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
-    """The databases of the services of a test: sqlite, postgresql, or behind a PgBouncer in this mode."""
+def postgres_databases(postgres: PostgresServer) -> PostgresDatabases:
+    return PostgresDatabases(postgres)
+
+
+@pytest.fixture(scope="session")
+def pooled_by_transaction(postgres: PostgresServer) -> Iterator[PostgresDatabases]:
+    # What docs/replicas.md calls enough for two replicas.
+    with pgbouncer(postgres, "transaction", pool_size=4) as port:
+        yield PostgresDatabases(postgres, port=port)
+
+
+@pytest.fixture(scope="session")
+def pooled_by_session(postgres: PostgresServer) -> Iterator[PostgresDatabases]:
+    with pgbouncer(postgres, "session", pool_size=14) as port:
+        yield PostgresDatabases(postgres, port=port)
+
+
+@pytest.fixture(scope="session")
+def databases(request: pytest.FixtureRequest) -> Databases:
+    """The databases of the services of a test."""
     kind = getattr(request, "param", "sqlite")
     if kind == "sqlite":
-        yield SqliteFiles(request.getfixturevalue("migrated"))
-        return
-    server = request.getfixturevalue("postgres")
-    mode = kind.partition("-")[2]
-    # What docs/replicas.md calls enough for two replicas.
-    with pgbouncer(server, mode, pool_size=14 if mode == "session" else 4) if mode else nullcontext() as port:
-        yield PostgresDatabases(server, port=port)
+        return SqliteFiles(request.getfixturevalue("migrated"))
+    found: Databases = request.getfixturevalue(SERVERS[kind])
+    return found
 
 
 @pytest.fixture
@@ -117,9 +153,9 @@ def listener_client(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[SecuredService]:
+def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[SecuredInProcess]:
     """A service with authentication, for the tests of one file."""
-    with secured_service(tmp_path_factory.mktemp("secured"), databases) as secured:
+    with secured_in_process(tmp_path_factory.mktemp("secured"), databases) as secured:
         yield secured
 
 

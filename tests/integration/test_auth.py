@@ -20,7 +20,7 @@ from blocklist import __version__
 from blocklist.model.claims import Role
 from tests.integration.bodies import PERMANENT, all_changes, block, later
 from tests.integration.conftest import Start
-from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.in_process import in_process
 from tests.integration.problems import problem_of
@@ -28,7 +28,6 @@ from tests.integration.process import wait_until
 from tests.integration.raw_http import connection_to, read_response, request, send_request
 from tests.integration.secured import (
     SecuredInProcess,
-    SecuredService,
     check_valid_until_expiry,
     secured_in_process,
     secured_service,
@@ -45,12 +44,12 @@ WRONG: Final = "blocklist_00000000_" + "A" * 43
 
 
 @pytest.fixture
-def admin(secured: SecuredService) -> Iterator[httpx.Client]:
+def admin(secured: SecuredInProcess) -> Iterator[httpx.Client]:
     with secured.client(secured.admin) as client:
         yield client
 
 
-def status_of(secured: SecuredService | SecuredInProcess, token: str | None, method: str, path: str) -> int:
+def status_of(secured: SecuredInProcess, token: str | None, method: str, path: str) -> int:
     """The status of a response that may be an endless stream."""
     with secured.client(token) as client, client.stream(method, path) as response:
         return response.status_code
@@ -76,7 +75,7 @@ class TestRoutes:
 
     @pytest.mark.parametrize(("route", "method"), ROUTE_METHODS)
     def test_only_credentials_with_the_role_have_access(
-        self, secured: SecuredService, route: APIRoute, method: str
+        self, secured: SecuredInProcess, route: APIRoute, method: str
     ) -> None:
         path = re.sub(r"\{.*?\}", "x", route.path)
         access = required_role(route)
@@ -108,14 +107,14 @@ class TestRoutes:
 
 
 class TestRefusals:
-    def test_without_credentials_401_names_the_scheme(self, secured: SecuredService) -> None:
+    def test_without_credentials_401_names_the_scheme(self, secured: SecuredInProcess) -> None:
         with secured.client() as client:
             response = client.get("/blocklist")
         assert "Bearer" in problem_of(response, 401)["detail"]
         assert response.headers["www-authenticate"] == "Bearer"
 
     @pytest.mark.parametrize("token", [WRONG, "~", "", "a.b.c", "\xff", "x" * 5000])
-    def test_an_invalid_token_gets_401(self, secured: SecuredService, token: str) -> None:
+    def test_an_invalid_token_gets_401(self, secured: SecuredInProcess, token: str) -> None:
         with secured.client() as client:
             response = client.get(
                 "/blocklist", headers=[(b"Authorization", f"Bearer {token}".strip().encode("latin-1"))]
@@ -125,17 +124,17 @@ class TestRefusals:
         assert not token or token not in response.text
 
     @pytest.mark.parametrize("header", ["Basic eDp5", "Digest x", "x", "Bearerx", "Negotiate"])
-    def test_another_scheme_gets_401(self, secured: SecuredService, header: str) -> None:
+    def test_another_scheme_gets_401(self, secured: SecuredInProcess, header: str) -> None:
         with secured.client() as client:
             problem_of(client.get("/blocklist", headers={"Authorization": header}), 401)
 
-    def test_two_authorization_headers_get_401(self, secured: SecuredService) -> None:
+    def test_two_authorization_headers_get_401(self, secured: SecuredInProcess) -> None:
         header = (b"Authorization", f"Bearer {secured.admin}".encode())
         with secured.client() as client:
             problem_of(client.get("/blocklist", headers=[header, header]), 401)
 
     def test_a_role_that_is_too_weak_gets_403_with_the_required_role(
-        self, secured: SecuredService, admin: httpx.Client
+        self, secured: SecuredInProcess, admin: httpx.Client
     ) -> None:
         with secured.client(secured.tokens[Role.LISTENER]) as client:
             for response in (
@@ -146,8 +145,8 @@ class TestRefusals:
                 assert "operator" in problem_of(response, 403)["detail"]
         problem_of(admin.get("/blocklist/nodes/weak"), 404)
 
-    def test_401_is_sent_before_the_body_arrives(self, secured: SecuredService) -> None:
-        with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
+    def test_401_is_sent_before_the_body_arrives(self, secured: SecuredInProcess) -> None:
+        with connection_to(secured.service.port) as connection, connection.makefile("rb") as stream:
             head = request("/blocklist/nodes/x", "Content-Length: 1000", method="PUT")
             connection.sendall(head)
             assert read_response(stream).status == 401
@@ -156,7 +155,7 @@ class TestRefusals:
 @ON_BOTH
 class TestTokens:
     def test_a_token_has_the_requested_properties_and_is_shown_once(
-        self, secured: SecuredService, admin: httpx.Client
+        self, secured: SecuredInProcess, admin: httpx.Client
     ) -> None:
         end = later(3600)
         response = admin.post("/tokens", json={"name": "shown-once", "role": "operator", "endTimestamp": end})
@@ -189,11 +188,13 @@ class TestTokens:
             made = admin.post("/tokens", json={"name": "endless", "role": "reader", **more}).json()
             assert made["endTimestamp"] is None
 
+    @ON_SQLITE
     def test_an_end_that_has_passed_is_refused(self, admin: httpx.Client) -> None:
         body = {"name": "late", "role": "reader", "endTimestamp": "5"}
         assert "is not in the future" in problem_of(admin.post("/tokens", json=body), 400)["detail"]
 
-    def test_whoami_returns_name_and_role(self, secured: SecuredService) -> None:
+    @ON_SQLITE
+    def test_whoami_returns_name_and_role(self, secured: SecuredInProcess) -> None:
         for role, token in secured.tokens.items():
             with secured.client(token) as client:
                 assert client.get("/whoami").json() == {
@@ -206,7 +207,7 @@ class TestTokens:
                     "askAbove": 20,
                 }
 
-    def test_the_name_is_the_author_of_changes(self, secured: SecuredService, admin: httpx.Client) -> None:
+    def test_the_name_is_the_author_of_changes(self, secured: SecuredInProcess, admin: httpx.Client) -> None:
         token = secured.make_token(Role.OPERATOR, "ann")["token"]
         with secured.client(token) as client:
             client.put("/blocklist/nodes/by-ann", json=block()).raise_for_status()
@@ -215,11 +216,14 @@ class TestTokens:
         found = [change["createdBy"] for change in all_changes(admin) if change["node"]["id"].startswith("by-ann")]
         assert found == ["ann"] * 3
 
+    @ON_SQLITE
     def test_a_token_expires_for_cached_requests_too(self, tmp_path: Path, databases: Databases) -> None:
         with secured_in_process(tmp_path, databases) as secured:
             check_valid_until_expiry(secured, secured.make_token(Role.READER, endTimestamp=later(60))["token"], 60)
 
-    def test_a_revoked_token_is_refused_at_the_next_request(self, secured: SecuredService, admin: httpx.Client) -> None:
+    def test_a_revoked_token_is_refused_at_the_next_request(
+        self, secured: SecuredInProcess, admin: httpx.Client
+    ) -> None:
         """Revoked on one connection and used on another, for cached requests of the fast paths as for routes."""
         made = secured.make_token(Role.OPERATOR)
         bearer = f"Authorization: Bearer {made['token']}"
@@ -230,7 +234,7 @@ class TestTokens:
             request("/blocklist/nodes/revoked", bearer, method="PUT", body=body),
             request("/blocklist/nodes/revoked", bearer),
         ]
-        with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(secured.service.port) as connection, connection.makefile("rb") as stream:
 
             def statuses() -> list[int]:
                 found = []
@@ -245,18 +249,19 @@ class TestTokens:
         (found,) = [token for token in admin.get("/tokens").json()["tokens"] if token["id"] == made["id"]]
         assert found["revokedAt"] is not None
 
+    @ON_SQLITE
     @pytest.mark.parametrize(
         "path", ["/blocklist", "/blocklist?details=true", "/blocklist/table", "/blocklist/table?minRevision=0"]
     )
     def test_a_read_that_waits_gets_nothing_after_its_token_was_revoked(
-        self, secured: SecuredService, admin: httpx.Client, path: str
+        self, secured: SecuredInProcess, admin: httpx.Client, path: str
     ) -> None:
         made = secured.make_token(Role.READER)
         bearer = f"Authorization: Bearer {made['token']}"
         with secured.client(made["token"]) as reader:
             etag = reader.get(path).headers["etag"]
         payload = request(path, bearer, f"If-None-Match: {etag}", "Prefer: wait=30")
-        with connection_to(secured.process.port) as connection:
+        with connection_to(secured.service.port) as connection:
             connection.sendall(payload)
             with pytest.raises(TimeoutError):
                 receive_within(connection, 0.5)
@@ -267,14 +272,15 @@ class TestTokens:
         assert b"after-revocation" not in received
         assert received == b"" or received.startswith(b"HTTP/1.1 401 ")
 
+    @ON_SQLITE
     @pytest.mark.parametrize("path", ["/blocklist/nodes/later/status", "/blocklist/nodes/later", "/claims"])
     def test_a_read_that_waits_for_a_revision_gets_nothing_after_its_token_was_revoked(
-        self, secured: SecuredService, admin: httpx.Client, path: str
+        self, secured: SecuredInProcess, admin: httpx.Client, path: str
     ) -> None:
         made = secured.make_token(Role.READER)
         revision = int(admin.get("/blocklist").headers["blocklist-revision"]) + 1
         payload = request(f"{path}?minRevision={revision}", f"Authorization: Bearer {made['token']}")
-        with connection_to(secured.process.port) as connection:
+        with connection_to(secured.service.port) as connection:
             connection.sendall(payload)
             with pytest.raises(TimeoutError):
                 receive_within(connection, 0.3)
@@ -286,14 +292,15 @@ class TestTokens:
         assert received == b"" or received.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 503 "))
 
     def test_revoking_twice_succeeds_and_an_unknown_id_gets_404(
-        self, secured: SecuredService, admin: httpx.Client
+        self, secured: SecuredInProcess, admin: httpx.Client
     ) -> None:
         made = secured.make_token(Role.READER)
         assert [admin.delete(f"/tokens/{made['id']}").status_code for _ in range(2)] == [204, 204]
         problem_of(admin.delete("/tokens/00000000"), 404)
         problem_of(admin.delete("/tokens/a%20b"), 400)
 
-    def test_a_watch_ends_when_its_token_is_revoked(self, secured: SecuredService, admin: httpx.Client) -> None:
+    @ON_SQLITE
+    def test_a_watch_ends_when_its_token_is_revoked(self, secured: SecuredInProcess, admin: httpx.Client) -> None:
         made = secured.make_token(Role.READER)
         with secured.client(made["token"]) as client, watching(client) as events:
             assert next_events(events, 1)[0].event == "snapshot"
@@ -374,7 +381,7 @@ class TestAuthenticationOff:
 
 @pytest.mark.parametrize("name", ["evidence", "detection", "kubernetes"])
 def test_who_blocks_by_his_own_name_has_not_that_of_an_automatic_owner(
-    secured: SecuredService, admin: httpx.Client, name: str
+    secured: SecuredInProcess, admin: httpx.Client, name: str
 ) -> None:
     for role in ("operator", "admin"):
         assert "automatic owner" in problem_of(admin.post("/tokens", json={"name": name, "role": role}), 403)["detail"]
@@ -445,7 +452,7 @@ class TestProxies:
             ]
             assert owners == ["anonymous", "ann"]
 
-    def test_any_other_client_does_not(self, secured: SecuredService, admin: httpx.Client) -> None:
+    def test_any_other_client_does_not(self, secured: SecuredInProcess, admin: httpx.Client) -> None:
         admin.put("/blocklist/nodes/forwarded", json=block(), headers={"X-Forwarded-User": "ann"}).raise_for_status()
         (change,) = [change for change in all_changes(admin) if change["node"]["id"] == "forwarded"]
         assert change["createdBy"] == "admin"

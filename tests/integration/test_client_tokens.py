@@ -28,7 +28,7 @@ from tests.integration.bodies import later
 from tests.integration.databases import Databases
 from tests.integration.in_process import in_process
 from tests.integration.process import wait_until
-from tests.integration.secured import SecuredService, secured_in_process
+from tests.integration.secured import SecuredInProcess, secured_in_process
 
 WRONG = "blocklist_00000000_" + "A" * 43
 
@@ -42,9 +42,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_token_is_an_argument_or_from_the_environment(
-    secured: SecuredService, environment: pytest.MonkeyPatch, tmp_path: Path
+    secured: SecuredInProcess, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    url, reader = secured.process.url, secured.tokens[Role.READER]
+    url, reader = secured.url, secured.tokens[Role.READER]
     with BlocklistClient(url) as client, pytest.raises(UnauthorizedError) as error:
         client.snapshot()
     assert not error.value.given
@@ -64,20 +64,20 @@ def test_a_token_is_an_argument_or_from_the_environment(
         client.snapshot()
 
 
-def test_a_request_beyond_the_role_is_forbidden(secured: SecuredService) -> None:
-    with BlocklistClient(secured.process.url, token=secured.tokens[Role.LISTENER]) as client:
+def test_a_request_beyond_the_role_is_forbidden(secured: SecuredInProcess) -> None:
+    with BlocklistClient(secured.url, token=secured.tokens[Role.LISTENER]) as client:
         with pytest.raises(ForbiddenError, match="operator"):
             client.block("a", "disk")
         with pytest.raises(ForbiddenError, match="admin"):
             client.tokens()
 
 
-def test_tokens_are_created_listed_and_revoked(secured: SecuredService) -> None:
+def test_tokens_are_created_listed_and_revoked(secured: SecuredInProcess) -> None:
     end = int(later(3600))
-    with BlocklistClient(secured.process.url, token=secured.admin) as client:
+    with BlocklistClient(secured.url, token=secured.admin) as client:
         created = client.create_token("of-a-client", Role.OPERATOR, end=end)
         assert (created.token.name, created.token.role, created.token.end) == ("of-a-client", Role.OPERATOR, end)
-        with BlocklistClient(secured.process.url, token=created.text) as other:
+        with BlocklistClient(secured.url, token=created.text) as other:
             other.block("by-a-client", "disk")
         (listed,) = [token for token in client.tokens() if token.id == created.token.id]
         assert listed.created_by == "admin"
@@ -107,13 +107,13 @@ def test_revoking_the_last_admin_token_is_a_conflict(tmp_path: Path, databases: 
 
 
 def test_a_changed_token_file_is_read_again(
-    secured: SecuredService, environment: pytest.MonkeyPatch, tmp_path: Path
+    secured: SecuredInProcess, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     old, new = (secured.make_token(Role.LISTENER) for _ in range(2))
     file = tmp_path / "token"
     file.write_text(old["token"])
     environment.setenv("BLOCKLIST_TOKEN_FILE", str(file))
-    url, backoff = secured.process.url, Backoff(initial=0.05, cap=0.2)
+    url, backoff = secured.url, Backoff(initial=0.05, cap=0.2)
     registration = Registration(id="rotating", role=ListenerRole.JOB_MASTER, session="1")
     session = ListenerSession(url, registration, interval=0.1, backoff=backoff)
     with BlocklistClient(url) as client, Watch(url, backoff=backoff) as watch:
@@ -136,13 +136,13 @@ def test_a_changed_token_file_is_read_again(
 
 @pytest.mark.parametrize("text", [None, "", "two words", "é"])
 def test_a_token_file_without_a_token_is_a_temporary_error(
-    secured: SecuredService, environment: pytest.MonkeyPatch, tmp_path: Path, text: str | None
+    secured: SecuredInProcess, environment: pytest.MonkeyPatch, tmp_path: Path, text: str | None
 ) -> None:
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text)
     environment.setenv("BLOCKLIST_TOKEN_FILE", str(file))
-    with BlocklistClient(secured.process.url) as client:
+    with BlocklistClient(secured.url) as client:
         with pytest.raises(UnavailableError, match="token file"):
             client.snapshot()
         file.write_text(secured.tokens[Role.READER])
@@ -160,11 +160,11 @@ def test_a_malformed_token_is_rejected_at_once_and_not_quoted(text: str) -> None
         assert text not in str(error.value)
 
 
-def test_a_token_is_never_shown(secured: SecuredService, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_is_never_shown(secured: SecuredInProcess, caplog: pytest.LogCaptureFixture) -> None:
     text = secured.tokens[Role.LISTENER]
     outputs: list[str] = []
     with caplog.at_level(logging.DEBUG):
-        for url, token in ((secured.process.url, text), ("http://127.0.0.1:1", text), (secured.process.url, WRONG)):
+        for url, token in ((secured.url, text), ("http://127.0.0.1:1", text), (secured.url, WRONG)):
             client = BlocklistClient(url, token=token)
             for act in (client.tokens, lambda client=client: client.block("a", "x"), client.snapshot):
                 try:
@@ -179,8 +179,8 @@ def test_a_token_is_never_shown(secured: SecuredService, caplog: pytest.LogCaptu
         assert not [output for output in outputs if secret in output]
 
 
-def test_a_token_is_not_sent_to_a_redirect(secured: SecuredService) -> None:
+def test_a_token_is_not_sent_to_a_redirect(secured: SecuredInProcess) -> None:
     """The client follows no redirect: a 3xx is not a response of the service."""
-    with BlocklistClient(secured.process.url, token=secured.admin) as client:
+    with BlocklistClient(secured.url, token=secured.admin) as client:
         assert not client._http.follow_redirects
     assert httpx.Client().follow_redirects is False

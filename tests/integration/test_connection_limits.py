@@ -20,7 +20,7 @@ from tests.integration.databases import Databases
 from tests.integration.in_process import InProcessService, RunningClock, in_process
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 
 NODE = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
 
@@ -295,11 +295,11 @@ class TestTrailers:
         assert (response.status, listed.status) == (201, 200)
         assert response.header("x-request-id") != "of-a-trailer"
 
-    def test_they_are_no_credentials(self, secured: SecuredService) -> None:
+    def test_they_are_no_credentials(self, secured: SecuredInProcess) -> None:
         trailer = b"Authorization: Bearer %b" % secured.admin.encode()
         body = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(NODE), NODE, trailer)
         put = request("/blocklist/nodes/trailers", self.CHUNKED, method="PUT", body=body, length=False)
-        assert send_request(secured.process.port, put, "PUT").status == 401
+        assert send_request(secured.service.port, put, "PUT").status == 401
 
     @pytest.mark.parametrize(
         "part",

@@ -12,7 +12,7 @@ from tests.integration.in_process import refusal
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, http_client
 from tests.integration.raw_http import request, send_request
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 from tests.integration.test_auth import ROUTES
 
 ACCEPTED = (
@@ -82,7 +82,7 @@ class TestSetting:
         assert "BLOCKLIST_ALLOWED_HOSTS" in refusal(allowed_hosts=text)
 
 
-def test_with_authentication_any_host_is_accepted(secured: SecuredService) -> None:
+def test_with_authentication_any_host_is_accepted(secured: SecuredInProcess) -> None:
     with secured.client() as client:
         assert client.get("/healthz", headers={"Host": "blocklist.example"}).status_code == 200
         assert client.get("/blocklist", headers={"Host": "blocklist.example"}).status_code == 401

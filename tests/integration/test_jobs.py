@@ -14,7 +14,7 @@ from tests.integration.command import Command
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import RM, heartbeat, post_heartbeat, register
 from tests.integration.process import wait_until
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 from tests.integration.test_metrics import value
 
 UNKNOWN = "The ResourceManager http://rm:8088 does not answer."
@@ -164,7 +164,7 @@ class TestBounds:
             assert "only a RESOURCE_MANAGER" in answer.text
 
 
-def test_every_reader_sees_them_and_nobody_else(secured: SecuredService) -> None:
+def test_every_reader_sees_them_and_nobody_else(secured: SecuredInProcess) -> None:
     with secured.client(secured.tokens[Role.READER]) as reader, secured.client() as nobody:
         assert reader.get("/jobs").status_code == 200
         assert nobody.get("/jobs").status_code == 401

@@ -14,7 +14,7 @@ from tests.integration.command import Command
 from tests.integration.in_process import InProcessService
 from tests.integration.listeners import JM, RM, get_listener, heartbeat, put, register
 from tests.integration.process import ServiceProcess, wait_until
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 from tests.integration.test_node_status import of_listener, status
 
 
@@ -143,7 +143,7 @@ class TestModesOfPatterns:
             register(client, "app-1")
             assert heartbeat(client, "app-1")["mode"] == "off"
 
-    def test_only_an_admin_sets_them_and_the_audit_log_says_who(self, secured: SecuredService) -> None:
+    def test_only_an_admin_sets_them_and_the_audit_log_says_who(self, secured: SecuredInProcess) -> None:
         body = {"pattern": "audited-*", "mode": "off"}
         with secured.client(secured.tokens[Role.OPERATOR]) as operator:
             assert operator.put("/listeners/modes", json=body).status_code == 403

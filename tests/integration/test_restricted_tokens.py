@@ -15,19 +15,19 @@ from tests.integration.bodies import block
 from tests.integration.databases import Databases
 from tests.integration.listeners import register, registration_body
 from tests.integration.problems import problem_of
-from tests.integration.secured import SecuredService, secured_in_process
+from tests.integration.secured import SecuredInProcess, secured_in_process
 from tests.integration.test_auth import ROUTES
 from tests.integration.test_claims import claim
 
 ALERTS = "/integrations/alertmanager"
 
 
-def restricted(secured: SecuredService, *owners: str, name: str = "prometheus") -> httpx.Client:
+def restricted(secured: SecuredInProcess, *owners: str, name: str = "prometheus") -> httpx.Client:
     return secured.client(secured.make_token(Role.OPERATOR, name, owners=owners)["token"])
 
 
 @pytest.fixture
-def client(secured: SecuredService) -> Iterator[httpx.Client]:
+def client(secured: SecuredInProcess) -> Iterator[httpx.Client]:
     with restricted(secured, "alertmanager/*", "maintenance") as client:
         yield client
 
@@ -58,7 +58,7 @@ BODIES = {
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
 def test_every_other_route_that_changes_something_is_refused(
-    secured: SecuredService, client: httpx.Client, method: str, path: str
+    secured: SecuredInProcess, client: httpx.Client, method: str, path: str
 ) -> None:
     with secured.client(secured.tokens[Role.OPERATOR]) as operator:
         operator.put("/blocklist/nodes/n1/claims/anna", json=claim()).raise_for_status()
@@ -83,7 +83,7 @@ def without_times(value: Any) -> Any:
     return [without_times(it) for it in value] if isinstance(value, list) else value
 
 
-def test_an_application_asks_for_blocks_with_a_claim_of_its_own(secured: SecuredService, node: str) -> None:
+def test_an_application_asks_for_blocks_with_a_claim_of_its_own(secured: SecuredInProcess, node: str) -> None:
     """With two tokens: what registers needs another one than what claims."""
     with restricted(secured, "listener/x", name="x") as x, restricted(secured, "listener/y", name="y") as y:
         for client, name in ((x, "x"), (y, "y")):
@@ -93,20 +93,20 @@ def test_an_application_asks_for_blocks_with_a_claim_of_its_own(secured: Secured
         assert [it["owner"] for it in y.get(f"{node}/claims").json()["claims"]] == ["listener/y"]
 
 
-def test_with_its_own_name_among_its_owners_it_blocks_without_an_owner(secured: SecuredService, node: str) -> None:
+def test_with_its_own_name_among_its_owners_it_blocks_without_an_owner(secured: SecuredInProcess, node: str) -> None:
     with restricted(secured, "maintenance", name="maintenance") as client:
         assert client.put(node, json=block()).status_code == 201
         problem_of(client.delete(node), 403)
         assert client.delete(f"{node}/claims/maintenance").status_code == 200
 
 
-def test_alerts_of_a_token_for_other_owners_are_refused(secured: SecuredService, node: str, node_id: str) -> None:
+def test_alerts_of_a_token_for_other_owners_are_refused(secured: SecuredInProcess, node: str, node_id: str) -> None:
     with restricted(secured, "maintenance") as client:
         problem_of(client.post(ALERTS, json=post(alert(node=node_id))), 403)
         assert client.get(node).status_code == 404
 
 
-def test_a_session_of_the_page_has_the_restriction_of_its_token(secured: SecuredService, node: str) -> None:
+def test_a_session_of_the_page_has_the_restriction_of_its_token(secured: SecuredInProcess, node: str) -> None:
     token = secured.make_token(Role.OPERATOR, "x", owners=["maintenance"])["token"]
     with secured.client() as visitor:
         visitor.post("/login", data={"token": token})

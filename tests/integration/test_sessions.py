@@ -15,14 +15,14 @@ from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
-from tests.integration.secured import SecuredService, secured_in_process
+from tests.integration.secured import SecuredInProcess, secured_in_process
 from tests.integration.test_auth import ROUTES
 
 COOKIE = "blocklist_session"
 
 
 @pytest.fixture
-def logged_in(secured: SecuredService) -> Iterator[httpx.Client]:
+def logged_in(secured: SecuredInProcess) -> Iterator[httpx.Client]:
     """An operator who is logged in, with requests from the page."""
     with secured.client() as client:
         log_in(client, secured.tokens[Role.OPERATOR])
@@ -41,7 +41,7 @@ def csrf_of(client: httpx.Client) -> str:
     return found[1]
 
 
-def test_a_token_creates_a_session_whose_cookie_is_http_only_and_same_site(secured: SecuredService) -> None:
+def test_a_token_creates_a_session_whose_cookie_is_http_only_and_same_site(secured: SecuredInProcess) -> None:
     with secured.client() as client:
         response = log_in(client, f"  {secured.tokens[Role.READER]}\n")
         cookie = response.headers["set-cookie"].lower()
@@ -75,7 +75,7 @@ class TestHttps:
             for cookies, status in ((own, 200), (planted, 401), (f"{own}; {COOKIE}=x", 200)):
                 assert client.get("/whoami", headers={"Cookie": cookies}).status_code == status
 
-    def test_behind_a_proxy_that_is_not_trusted_the_origin_says_so(self, secured: SecuredService) -> None:
+    def test_behind_a_proxy_that_is_not_trusted_the_origin_says_so(self, secured: SecuredInProcess) -> None:
         with secured.client() as client:
             client.headers.update({"Host": "lists.example", "Origin": "https://lists.example"})
             set_cookie = log_in(client, secured.tokens[Role.OPERATOR]).headers["set-cookie"]
@@ -105,7 +105,7 @@ class TestHttps:
 
 
 @pytest.mark.parametrize("token", ["", "x", "blocklist_00000000_" + "A" * 43])
-def test_an_invalid_token_creates_no_session(secured: SecuredService, token: str) -> None:
+def test_an_invalid_token_creates_no_session(secured: SecuredInProcess, token: str) -> None:
     with secured.client() as client:
         response = log_in(client, token)
         assert response.status_code == 401
@@ -120,7 +120,7 @@ def test_it_reads_with_the_role_of_its_token(logged_in: httpx.Client) -> None:
     problem_of(logged_in.get("/blocklist"), 401)
 
 
-def test_it_changes_with_its_csrf_value(secured: SecuredService, logged_in: httpx.Client) -> None:
+def test_it_changes_with_its_csrf_value(secured: SecuredInProcess, logged_in: httpx.Client) -> None:
     csrf = csrf_of(logged_in)
     response = logged_in.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
     assert response.status_code == 201
@@ -154,7 +154,7 @@ FORGED = [
 
 @pytest.mark.parametrize("headers", FORGED, ids=str)
 def test_without_its_csrf_value_and_origin_it_changes_nothing(
-    secured: SecuredService, logged_in: httpx.Client, headers: dict[str, str]
+    secured: SecuredInProcess, logged_in: httpx.Client, headers: dict[str, str]
 ) -> None:
     with secured.client() as other:
         log_in(other, secured.tokens[Role.OPERATOR])
@@ -169,7 +169,7 @@ def test_without_its_csrf_value_and_origin_it_changes_nothing(
 @pytest.mark.parametrize("headers", CROSS_SITE, ids=str)
 @pytest.mark.parametrize("credentials", ["token", "no authentication"])
 def test_a_page_of_another_site_changes_nothing_whatever_the_credentials(
-    secured: SecuredService, client: httpx.Client, credentials: str, headers: dict[str, str]
+    secured: SecuredInProcess, client: httpx.Client, credentials: str, headers: dict[str, str]
 ) -> None:
     """The header Authorization may be that of a proxy, which adds it after a login of its own."""
     with ExitStack() as stack:
@@ -202,7 +202,7 @@ class TestOtherServersOfTheHost:
             assert client.get("/page/block", headers=elsewhere).headers["location"].startswith("/login")
             assert client.get("/blocklist").status_code == 200
 
-    def test_behind_a_proxy_that_is_not_trusted_it_belongs_to_no_address(self, secured: SecuredService) -> None:
+    def test_behind_a_proxy_that_is_not_trusted_it_belongs_to_no_address(self, secured: SecuredInProcess) -> None:
         with secured.client() as client:
             client.headers["X-Forwarded-For"] = "192.0.2.1"
             log_in(client, secured.tokens[Role.OPERATOR])
@@ -238,7 +238,7 @@ def test_it_survives_a_restart(tmp_path: Path, databases: Databases) -> None:
 
 
 @ON_BOTH
-def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredService) -> None:
+def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredInProcess) -> None:
     made = secured.make_token(Role.READER)
     with secured.client() as client, secured.client(secured.admin) as admin:
         log_in(client, made["token"])
@@ -250,14 +250,14 @@ def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredService) -
 
 
 @pytest.mark.parametrize("cookie", ["x", "", "A" * 43, "\xff", "a%00b"])
-def test_an_invalid_cookie_gets_401(secured: SecuredService, cookie: str) -> None:
+def test_an_invalid_cookie_gets_401(secured: SecuredInProcess, cookie: str) -> None:
     with secured.client() as client:
         header = (b"Cookie", f"{COOKIE}={cookie}".encode("latin-1"))
         problem_of(client.get("/blocklist", headers=[header]), 401)
 
 
 @ON_BOTH
-def test_a_user_has_twenty_sessions_and_the_oldest_ends(secured: SecuredService) -> None:
+def test_a_user_has_twenty_sessions_and_the_oldest_ends(secured: SecuredInProcess) -> None:
     """Also if the user has several tokens. The sessions of others continue."""
     tokens = [secured.make_token(Role.READER, "many")["token"] for _ in range(2)]
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ from tests.integration.command import run
 from tests.integration.conftest import StartInProcess
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, http_client
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 
 JAR: Final = "/spark/blocklist-spark.jar"
 CONTENT: Final = b"PK\x03\x04 a jar"
@@ -60,8 +60,8 @@ def test_an_installation_without_a_jar_says_so(client: httpx.Client, jar: Path) 
     assert detail in done.stderr
 
 
-def test_the_jar_needs_no_token(secured: SecuredService) -> None:
-    assert httpx.get(f"{secured.process.url}{JAR}", trust_env=False).status_code in (200, 404)
+def test_the_jar_needs_no_token(secured: SecuredInProcess) -> None:
+    assert httpx.get(f"{secured.url}{JAR}", trust_env=False).status_code in (200, 404)
 
 
 def test_the_command_prints_the_path_of_the_jar(jar: Path) -> None:

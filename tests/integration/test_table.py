@@ -21,7 +21,7 @@ from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
 from tests.integration.process import http_client, wait_until
 from tests.integration.raw_http import connection_to, read_response, request, send_request
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 
 TABLE: Final = "/blocklist/table"
 PLAIN: Final = {"accept-encoding": "identity"}
@@ -225,7 +225,7 @@ class TestWaiting:
         assert service.exit_code() == 0
 
     def test_a_token_that_is_revoked_gets_no_further_table(
-        self, secured: SecuredService, pool: ThreadPoolExecutor
+        self, secured: SecuredInProcess, pool: ThreadPoolExecutor
     ) -> None:
         made = secured.make_token(Role.READER)
         with secured.client(made["token"]) as reader, secured.client(secured.admin) as admin:

@@ -21,7 +21,7 @@ from tests.integration.bodies import block
 from tests.integration.listeners import heartbeat, post_heartbeat, register
 from tests.integration.process import ROOT, ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, read_response, request
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredInProcess
 from tests.integration.test_overload import resident_bytes
 
 LENGTH: Final = 2_000_000
@@ -32,19 +32,19 @@ LARGE: Final = [f"n{number:0200}" for number in range(1000)]
 
 
 @pytest.fixture
-def unfinished(secured: SecuredService) -> Iterator[list[socket.socket]]:
+def unfinished(secured: SecuredInProcess) -> Iterator[list[socket.socket]]:
     """Connections of one listener's token, each with a heartbeat that is not finished."""
     headers = (f"Authorization: Bearer {secured.tokens[Role.LISTENER]}", f"Content-Length: {LENGTH}")
     payload = request("/listeners/x/heartbeat", *headers, method="POST") + b" " * (LENGTH - 1)
     with ExitStack() as stack:
-        connections = [stack.enter_context(connection_to(secured.process.port)) for _ in range(SENT)]
+        connections = [stack.enter_context(connection_to(secured.service.port)) for _ in range(SENT)]
         for connection in connections:
             connection.sendall(payload)
         yield connections
 
 
 @pytest.fixture
-def same(secured: SecuredService) -> Iterator[httpx.Client]:
+def same(secured: SecuredInProcess) -> Iterator[httpx.Client]:
     """A client with the same token."""
     with secured.client(secured.tokens[Role.LISTENER]) as client:
         yield client
@@ -67,7 +67,7 @@ def test_they_are_refused_beyond_a_limit(unfinished: list[socket.socket]) -> Non
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_other_clients_are_not_refused_meanwhile(secured: SecuredService) -> None:
+def test_other_clients_are_not_refused_meanwhile(secured: SecuredInProcess) -> None:
     with secured.client(secured.make_token(Role.LISTENER, "other")["token"]) as other:
         register(other, "other")
         heartbeat(other, "other", nodes=LARGE)
@@ -97,16 +97,16 @@ def changing_requests() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("method", "path"), changing_requests())
-def test_nobody_sends_a_body_without_credentials(secured: SecuredService, method: str, path: str) -> None:
+def test_nobody_sends_a_body_without_credentials(secured: SecuredInProcess, method: str, path: str) -> None:
     """The response comes before the body, of which nothing is kept."""
-    with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
+    with connection_to(secured.service.port) as connection, connection.makefile("rb") as stream:
         connection.sendall(request(path, f"Content-Length: {LENGTH}", "Content-Type: application/json", method=method))
         assert read_response(stream).status == 401
 
 
 @pytest.mark.parametrize(("method", "path"), changing_requests())
 def test_every_body_is_read_for_a_known_principal(
-    secured: SecuredService, client: httpx.Client, method: str, path: str
+    secured: SecuredInProcess, client: httpx.Client, method: str, path: str
 ) -> None:
     with secured.client(secured.admin) as admin:
         assert admin.request(method, path, json={"x": []}).status_code in (400, 404)

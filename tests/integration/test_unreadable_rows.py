@@ -17,12 +17,13 @@ from app.store.tables import UnreadableRowError
 from blocklist.model.claims import Role
 from tests.integration.bodies import block, current_list
 from tests.integration.conftest import StartInProcess
+from tests.integration.databases import Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.in_process import InProcessService, in_process
 from tests.integration.listeners import register
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, free_port, run_app, url_of
-from tests.integration.secured import SecuredService
+from tests.integration.secured import secured_service
 from tests.integration.test_start import assert_refused
 from tests.migrations.rows import SCHEMAS, create_with_rows
 
@@ -199,8 +200,10 @@ class TestWhileItRuns:
 
 
 class TestAccess:
-    def test_a_session_that_cannot_be_read_has_ended_and_the_others_go_on(self, secured: SecuredService) -> None:
-        with secured.client() as damaged, secured.client() as healthy:
+    def test_a_session_that_cannot_be_read_has_ended_and_the_others_go_on(
+        self, tmp_path: Path, databases: Databases
+    ) -> None:
+        with secured_service(tmp_path, databases) as secured, secured.client() as damaged, secured.client() as healthy:
             for client in (damaged, healthy):
                 client.post("/login", data={"token": secured.tokens[Role.READER]})
             secured.process.stop()
