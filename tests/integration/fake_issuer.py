@@ -131,7 +131,7 @@ class FakeIssuer:
             "verification_uri": f"{self.url}/activate",
             "verification_uri_complete": f"{self.url}/activate?user_code=ABCD-EFGH",
             "expires_in": 60,
-            "interval": 1,
+            "interval": 0,
         }
 
     def sign(self, kid: str = "", key: Key | None = None, algorithm: str = "RS256", **claims: Any) -> str:

@@ -235,12 +235,12 @@ def test_a_change_without_a_response_may_have_been_made(
 def test_a_response_byte_by_byte_does_not_hold_the_command(command: Command, sent: int) -> None:
     """Each byte comes in time, but the last one after days, in the head or in the body."""
     whole = http_response(b"", "200 OK", *SERVICE_HEADERS, length=10**6)
-    with fake_server(respond_endlessly(whole[:sent], b"x", 0.2)) as server:
-        own = {"BLOCKLIST_URL": server.url, "BLOCKLIST_TIMEOUT": "1s"}
+    with fake_server(respond_endlessly(whole[:sent], b"x", 0.05)) as server:
+        own = {"BLOCKLIST_URL": server.url, "BLOCKLIST_TIMEOUT": "500ms"}
         asked = command.run("is-blocked", "n1", **own)
         changed = command.run("block", "n1", "-r", "Disk", "--forever", **own)
     assert (asked.returncode, changed.returncode) == (3, 3)
-    assert "is out of reach: the response is not complete after 2s" in asked.stderr
+    assert "is out of reach: the response is not complete after 1s" in asked.stderr
     assert "The change may have been made" in changed.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -11,11 +12,10 @@ import pytest
 from app.listeners import drift
 from blocklist import BlocklistClient
 from tests.integration.bodies import block
-from tests.integration.conftest import StartInProcess, StartReplicas
+from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_SQLITE
-from tests.integration.in_process import InProcessService, ManualClock, running_service
+from tests.integration.in_process import InProcessService, ManualClock, RunningClock, running_service
 from tests.integration.listeners import RM, heartbeat, put, register, registration_body, unblock
-from tests.integration.process import wait_until
 
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
 KINDS: Final = ("replaced", "schedulable", "tasks-running", "tasks-started", "unschedulable")
@@ -172,9 +172,11 @@ def test_what_a_canary_ran_between_two_blocks_for_all_is_no_drift(database_url: 
 
 
 @pytest.mark.databases("postgresql")
-def test_every_replica_knows_what_was_reported_to_one(start_replicas: StartReplicas) -> None:
-    one, other = start_replicas().clients
-    register(one, "slurm", role=RM)
+def test_every_replica_knows_what_was_reported_to_one(start_in_process: StartInProcess, tmp_path: Path) -> None:
+    clock = RunningClock()
+    services = [start_in_process(tmp_path, clock=clock) for _ in range(2)]
+    one = services[0].client()
+    register(one, "slurm", role=RM, leaseSeconds=3600)
     heartbeat(one, "slurm", unschedulable={"n1": "DRAIN (new disk)"})
-    for client in (one, other):
-        wait_until(lambda client=client: is_drift(client, ("n1", "unschedulable", "slurm")))  # type: ignore[misc]
+    for service in services:
+        wait_for_drift(service, ("n1", "unschedulable", "slurm"))

@@ -12,9 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.bodies import block
-from tests.integration.conftest import StartInProcess, StartReplicas
-from tests.integration.in_process import InProcessService
-from tests.integration.process import wait_until
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService, RunningClock
 
 GOOD: Final = "id,addresses,labels\nworker-7,10.0.0.7,rack=r12\n"
 
@@ -85,12 +84,13 @@ def test_a_service_starts_with_a_file_that_cannot_be_read_and_says_so(
 
 
 @pytest.mark.databases("postgresql")
-def test_each_replica_reads_its_own_copy(start_replicas: StartReplicas, file: Path) -> None:
-    replicas = start_replicas(nodes_file=str(file))
+def test_each_replica_reads_its_own_copy(start_in_process: StartInProcess, tmp_path: Path, file: Path) -> None:
+    clock = RunningClock()
+    services = [start_in_process(tmp_path, clock=clock, nodes_file=str(file)) for _ in range(2)]
     file.unlink()
-    for client in replicas.clients:
-        wait_faulty(client, wait_until)
-        assert total(client) == 1
+    for service in services:
+        wait_faulty(service.client(), service.until)
+        assert total(service.client()) == 1
     file.write_text("id\nworker-8\nworker-9\n")
-    for client in replicas.clients:
-        wait_until(lambda client=client: total(client) == 2)  # type: ignore[misc]
+    for service in services:
+        service.until(lambda service=service: total(service.client()) == 2)  # type: ignore[misc]

@@ -22,9 +22,11 @@ from tests.integration.in_process import RunningClock, in_process
 from tests.integration.listeners import RM, heartbeat, put, register, unblock
 from tests.integration.notice_receivers import NoticeReceiver, receiving_mail, receiving_notices
 from tests.integration.process import environment, free_port, run_app, url_of, wait_until
+from tests.integration.replicas import QUICK_LEASE
 from tests.integration.test_metrics import value
 
 QUICK: Final = {"app.notices.observer.WINDOW_SECONDS": 0.2, "app.notices.observer.MAX_PER_MINUTE": 1000}
+OBSERVE_SECONDS: Final = ("app.listeners.drift.OBSERVE_SECONDS", "app.notices.notifier.OBSERVE_SECONDS")
 SECRET: Final = "T0PSECRET"
 Begin = Callable[..., tuple[httpx.Client, Callable[..., None]]]
 
@@ -92,13 +94,14 @@ def test_blocks_are_grouped_and_their_ends_are_notified(
 
 
 def test_beyond_the_limit_notices_are_left_out_and_counted(
-    begin: Begin, target: NoticeReceiver, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, target: NoticeReceiver, clock: RunningClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "MAX_PER_MINUTE", 1)
     client, expect = begin()
     put(client, "a", cause="disk")
     expect("blocklist: a blocked")
     put(client, "b", cause="fan")
+    clock.advance(observer.WINDOW_SECONDS)
     wait_until(lambda: value(client, "blocklist_notices_left_out_total") == 1)
     assert len(target.notices) == 1
 
@@ -223,7 +226,7 @@ def test_mail_is_sent(start_in_process: StartInProcess) -> None:
         url = f"mailto://127.0.0.1:{port}?from=blocklist@example.com&to=oncall@example.com&mode=insecure"
         service = start_in_process(clock=RunningClock(), notify_url=url)
         put(service.client(), "a", cause="disk")
-        wait_until(lambda: bool(messages))
+        service.until(lambda: bool(messages))
     message = email.message_from_string(messages[0], policy=email.policy.default)
     assert message["subject"] == "blocklist: a blocked"
     assert message["to"] == "oncall@example.com"
@@ -298,7 +301,8 @@ class TestReplicas:
     def test_the_other_replica_goes_on_when_one_is_killed(
         self, start_replicas: StartReplicas, target: NoticeReceiver, killed: int
     ) -> None:
-        replicas = start_replicas(notify_url=target.url, constants=QUICK)
+        quick = QUICK | QUICK_LEASE | dict.fromkeys(OBSERVE_SECONDS, 0.5)
+        replicas = start_replicas(notify_url=target.url, constants=quick)
         client = replicas.clients[1 - killed]
         register(client, "slurm", role=RM, leaseSeconds=600)
         heartbeat(client, "slurm", unschedulable={"x": "DOWN"})

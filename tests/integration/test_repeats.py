@@ -14,9 +14,9 @@ from blocklist.model.evidence import BLOCK_MS
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import all_changes, block
 from tests.integration.command import Command
-from tests.integration.conftest import Start, StartInProcess, StartReplicas
+from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_BOTH
-from tests.integration.in_process import InProcessService, ManualClock, running_service
+from tests.integration.in_process import InProcessService, ManualClock, RunningClock, running_service
 from tests.integration.listeners import heartbeat, register
 from tests.integration.process import wait_until
 
@@ -192,8 +192,9 @@ def test_an_alert_that_fired_again_on_a_blocked_node_was_wrong_when_the_node_is_
 class TestReplicas:
     pytestmark = pytest.mark.databases("postgresql")
 
-    def test_each_knows_the_blocks_of_the_others(self, start_replicas: StartReplicas) -> None:
-        a, b = start_replicas().clients
+    def test_each_knows_the_blocks_of_the_others(self, start_in_process: StartInProcess, tmp_path: Path) -> None:
+        clock = RunningClock()
+        a, b = (start_in_process(tmp_path, clock=clock).client() for _ in "ab")
         fire(a)
         resolve(b)
         fire(b)
@@ -231,8 +232,8 @@ class TestEvidence:
         assert begun + 4 * BLOCK_MS <= int(claim["endTimestamp"]) <= service.clock() + 4 * BLOCK_MS
 
 
-def test_the_command_says_so(start: Start, binaries: Path) -> None:
-    service = start()
+def test_the_command_says_so(start_in_process: StartInProcess, binaries: Path) -> None:
+    service = start_in_process()
     with service.client() as client:
         flap(client, 2)
         fire(client)

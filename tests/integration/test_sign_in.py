@@ -469,7 +469,7 @@ class TestCommand:
 
     def test_it_waits_until_the_person_has_logged_in(self, command: Command, issuer: FakeIssuer) -> None:
         issuer.approved = False
-        soon = threading.Timer(1.5, setattr, (issuer, "approved", True))
+        soon = threading.Timer(0.3, setattr, (issuer, "approved", True))
         soon.start()
         command.stdout_of("login")
         soon.join()

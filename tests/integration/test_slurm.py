@@ -10,6 +10,7 @@ import pytest
 
 from blocklist import BlockAction, BlocklistClient
 from blocklist.model.errors import LimitError
+from tests.integration.conftest import Start
 from tests.integration.manager_process import (
     ManagerProcess,
     acked_revision,
@@ -28,6 +29,11 @@ EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     with slurm(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def fresh(start: Start) -> ServiceProcess:
+    return start(constants={"app.listeners.drift.OBSERVE_SECONDS": 0.5})
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ class TestRunningService:
                 for _ in range(10):
                     said = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
                     assert "disk of the database is full" in said
-                wait_until(lambda: int(client.get("/blocklist").headers["age"]) >= 3)
+                wait_until(lambda: int(client.get("/blocklist").headers["age"]) >= 2)
                 assert current_list(client) == before
                 assert problem_of(client.get("/readyz"), 503)["detail"] == said
                 assert client.get("/healthz").status_code == 200
