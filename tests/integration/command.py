@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -41,6 +42,12 @@ class Command:
         done = self.run(*arguments, stdin=stdin, **env)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    @contextmanager
+    def beside(self, *arguments: str) -> Iterator[Future[subprocess.CompletedProcess[str]]]:
+        """Run it in this process, beside the test, until its end."""
+        with ThreadPoolExecutor(1) as thread:
+            yield thread.submit(self.run, *arguments)
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.integration.in_process import InProcessService
 from tests.integration.process import ROOT, LoggedProcess, ServiceProcess, environment
 
 _SOON: Final = """\
@@ -42,7 +43,7 @@ def run_module(module: str, *arguments: str, **more: str) -> subprocess.Complete
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
-def acked_revision(service: ServiceProcess, listener: str) -> int:
+def acked_revision(service: ServiceProcess | InProcessService, listener: str) -> int:
     """The revision that the listener has acknowledged; -1 if it is unknown or has lapsed."""
     with service.client() as http:
         answer = http.get(f"/listeners/{listener}")

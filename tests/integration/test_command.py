@@ -19,8 +19,9 @@ from blocklist.model.evidence import Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration, Report
 from tests.integration.bodies import now_ms
 from tests.integration.command import Command, interrupt
-from tests.integration.conftest import Start
+from tests.integration.conftest import Start, StartInProcess
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 from tests.integration.receiver import receiving
 
@@ -28,7 +29,12 @@ DEFAULT = "in 4h"
 
 
 @pytest.fixture
-def fresh_command(binaries: Path, fresh: ServiceProcess) -> Command:
+def fresh(start_in_process: StartInProcess) -> InProcessService:
+    return start_in_process(clock=RunningClock())
+
+
+@pytest.fixture
+def fresh_command(binaries: Path, fresh: InProcessService) -> Command:
     """With a service of its own."""
     return Command(binaries, fresh.url)
 
@@ -146,103 +152,113 @@ class TestBlock:
         assert command.stdout_of(*block, "memory").endswith("blocked forever, merged: disk,memory\n")
 
 
+SLOW = Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s", lease=3_600_000)
+
+
 class TestWait:
-    def test_the_output_shows_which_listeners_have_applied_it(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_the_output_shows_which_listeners_have_applied_it(self, binaries: Path, fresh: InProcessService) -> None:
         command = Command(binaries, fresh.url)
-        done = command.run("block", "n", "-r", "disk", "--wait", "1s")
+        block, unblock = ("block", "-r", "disk", "--forever"), ("unblock",)
+
+        def timed_out(*change: str) -> str:
+            """The line about listeners that have not applied it in time."""
+            done = fresh.in_time(lambda: command.run(*change, "--wait", "500ms"))
+            assert done.returncode == 1
+            return done.stdout.splitlines()[-1]
+
+        done = command.run(*block, "n", "--wait", "1s")
         assert (done.returncode, done.stdout.splitlines()[1:]) == (
             1,
             ["There are no live listeners, so nothing has applied it."],
         )
         with connect(fresh.url) as client:
-            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
-        for change in (("block", "m", "-r", "disk"), ("block", "n", "-r", "disk"), ("unblock", "free", "n")):
-            done = command.run(*change, "--wait", "500ms")
-            assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Applied by 0 of 1; pending: slow")
-        with connect(fresh.url) as client:
+            client.register(SLOW)
+            for change in ((*block, "m"), (*block, "n"), (*unblock, "free", "n")):
+                assert timed_out(*change) == "Applied by 0 of 1; pending: slow"
             client.heartbeat("slow", "s", report=Report(refused={"m": "no answer"}))
-        done = command.run("block", "m", "-r", "disk", "--wait", "500ms")
-        last = "Applied by 0 of 1; pending: slow (last report: no answer)"
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (1, last)
-        assert "slow reports: no answer" in command.run("status", "m").stderr
-        with connect(fresh.url) as client:
+            assert timed_out(*block, "m") == "Applied by 0 of 1; pending: slow (last report: no answer)"
+            assert "slow reports: no answer" in command.run("status", "m").stderr
             client.heartbeat("slow", "s", acked=client.snapshot().revision, report=Report(refused={}))
         # The node is already blocked; the command still waits until it is applied.
-        assert "Applied by 1 listener." in command.stdout_of("block", "m", "-r", "disk", "--wait", "30s")
+        assert "Applied by 1 listener." in command.stdout_of(*block, "m", "--wait", "30s")
 
-    def test_a_block_that_somebody_ends_meanwhile_is_not_applied(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_a_block_that_somebody_ends_meanwhile_is_not_applied(self, binaries: Path, fresh: InProcessService) -> None:
         with connect(fresh.url) as client:
-            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
-            with Command(binaries, fresh.url).running("block", "n", "-r", "disk", "--wait", "30s") as running:
+            client.register(SLOW)
+            with Command(binaries, fresh.url).beside("block", "n", "-r", "disk", "--wait", "30s") as running:
                 wait_until(lambda: "n" in client.snapshot().nodes)
                 client.unblock("n")
                 client.heartbeat("slow", "s", acked=client.snapshot().revision)
-                output, _ = running.communicate(timeout=300)
-        assert (running.returncode, output.splitlines()[-1]) == (
+                done = running.result(60)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (
             1,
             "n is no longer blocked; blocklist history n shows why",
         )
 
-    def test_a_block_of_which_a_canary_is_left_is_not_applied(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_a_block_of_which_a_canary_is_left_is_not_applied(self, binaries: Path, fresh: InProcessService) -> None:
         with connect(fresh.url) as client:
-            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.register(SLOW)
             client.put_claim("n", "detection", "slow", canary=True)
             block = ("block", "n", "-r", "slow", "--merge", "--wait", "30s")
-            with Command(binaries, fresh.url).running(*block) as running:
+            with Command(binaries, fresh.url).beside(*block) as running:
                 wait_until(lambda: not client.snapshot().nodes["n"].canary)
                 client.remove_claim("n", "anonymous")
                 client.heartbeat("slow", "s", acked=client.snapshot().revision)
-                output, _ = running.communicate(timeout=300)
+                done = running.result(60)
         last = "n is only a canary now; blocklist history n shows why"
-        assert (running.returncode, output.splitlines()[-1]) == (1, last)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (1, last)
 
     def test_an_unblocking_that_somebody_reverses_meanwhile_is_not_applied(
-        self, binaries: Path, fresh: ServiceProcess
+        self, binaries: Path, fresh: InProcessService
     ) -> None:
         with connect(fresh.url) as client:
-            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.register(SLOW)
             client.block("n", "disk")
-            with Command(binaries, fresh.url).running("unblock", "n", "--wait", "30s") as running:
+            with Command(binaries, fresh.url).beside("unblock", "n", "--wait", "30s") as running:
                 wait_until(lambda: "n" not in client.snapshot().nodes)
                 client.block("n", "memory")
                 client.heartbeat("slow", "s", acked=client.snapshot().revision)
-                output, _ = running.communicate(timeout=300)
-        assert (running.returncode, output.splitlines()[-1]) == (1, "n is blocked again; blocklist history n shows why")
+                done = running.result(60)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (
+            1,
+            "n is blocked again; blocklist history n shows why",
+        )
 
     def test_a_node_that_was_unblocked_during_the_wait_is_not_blocked_again(
-        self, binaries: Path, fresh: ServiceProcess
+        self, binaries: Path, fresh: InProcessService
     ) -> None:
         with connect(fresh.url) as client:
-            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.register(SLOW)
             client.block("m", "disk")
             block = ("block", "m", "n", "-r", "disk", "--forever", "--wait", "2s")
-            with Command(binaries, fresh.url).running(*block) as running:
+            with Command(binaries, fresh.url).beside(*block) as running:
                 wait_until(lambda: "n" in client.snapshot().nodes)
                 client.unblock("n")
-                output, _ = running.communicate(timeout=300)
+                fresh.until(running.done)
+                done = running.result()
             assert set(client.snapshot().nodes) == {"m"}
-        assert (running.returncode, output.splitlines()[-1]) == (
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (
             1,
             "n is no longer blocked; blocklist history n shows why",
         )
 
     def test_a_repeated_unblock_succeeds_only_when_the_unblocking_is_applied(
-        self, binaries: Path, fresh: ServiceProcess
+        self, binaries: Path, fresh: InProcessService
     ) -> None:
         command = Command(binaries, fresh.url)
         unblock = ("unblock", "n", "never-blocked", "--wait")
         with connect(fresh.url) as client:
-            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.register(SLOW)
             client.block("n", "disk")
             client.heartbeat("slow", "s", acked=client.snapshot().revision)
             client.unblock("n")
-            done = command.run(*unblock, "500ms")
+            done = fresh.in_time(lambda: command.run(*unblock, "500ms"))
             assert (done.returncode, done.stdout.splitlines()) == (
                 1,
                 ["n not blocked", "never-blocked not blocked", "Applied by 0 of 1; pending: slow"],
             )
             client.block("m", "disk")
-            done = command.run("unblock", "n", "m", "--wait", "500ms")
+            done = fresh.in_time(lambda: command.run("unblock", "n", "m", "--wait", "500ms"))
             assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Applied by 0 of 1; pending: slow")
             client.heartbeat("slow", "s", acked=client.snapshot().revision)
         assert command.stdout_of(*unblock, "30s").splitlines()[-1] == "Applied by 1 listener."
@@ -252,7 +268,7 @@ class TestWait:
 
     @pytest.mark.parametrize("node", ["m", "o"])
     def test_a_refusal_of_any_node_is_named_with_its_reason(
-        self, binaries: Path, fresh: ServiceProcess, node: str
+        self, binaries: Path, fresh: InProcessService, node: str
     ) -> None:
         command = Command(binaries, fresh.url)
         with receiving() as good, receiving() as etl, fresh.client() as client:
@@ -337,7 +353,7 @@ class TestList:
         assert wide[2].split()[7:9] == ["0", "1"]
         assert fresh_command.stdout_of("list", "-o", "name") == "w\nworker-17\n"
 
-    def test_an_ordinary_line_fits_into_80_columns(self, fresh_command: Command, fresh: ServiceProcess) -> None:
+    def test_an_ordinary_line_fits_into_80_columns(self, fresh_command: Command, fresh: InProcessService) -> None:
         with BlocklistClient(fresh.url) as client:
             client.put_claim("worker-017", "alertmanager/809c736d", "alert DiskReadOnly")
         assert max(map(len, fresh_command.stdout_of("list").splitlines())) < 80
@@ -351,7 +367,7 @@ class TestList:
         assert fresh_command.on_terminal("list", TERM="dumb") == piped
         assert "\x1b" not in fresh_command.on_terminal("block", "x", "-r", "Hot")
 
-    def test_json_output_is_the_response_of_the_service(self, fresh_command: Command, fresh: ServiceProcess) -> None:
+    def test_json_output_is_the_response_of_the_service(self, fresh_command: Command, fresh: InProcessService) -> None:
         fresh_command.stdout_of("block", "b", "a", "-r", "disk")
         with fresh.client() as http:
             listed = http.get("/blocklist", params={"details": "true"}).json()
@@ -385,7 +401,7 @@ class TestList:
             assert process.wait(60) in (0, 1, 141)
 
     def test_where_several_claim_a_node_it_shows_their_owners(
-        self, fresh_command: Command, fresh: ServiceProcess
+        self, fresh_command: Command, fresh: InProcessService
     ) -> None:
         with BlocklistClient(fresh.url) as client:
             client.put_claim("n1", "anna", "kernel")
@@ -439,7 +455,7 @@ class TestHistory:
 
 
 class TestListeners:
-    def test_status_listeners_and_evidence(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_status_listeners_and_evidence(self, binaries: Path, fresh: InProcessService) -> None:
         command = Command(binaries, fresh.url)
         assert command.run("status", "n").returncode == 1
         command.stdout_of("block", "n", "-r", "disk")
@@ -470,7 +486,7 @@ class TestListeners:
 
 
 class TestWatch:
-    def test_changes_are_shown_as_they_happen_until_ctrl_c(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_changes_are_shown_as_they_happen_until_ctrl_c(self, binaries: Path, fresh: InProcessService) -> None:
         command = Command(binaries, fresh.url)
         with command.running("watch") as process, connect(fresh.url) as client:
             assert process.stdout is not None
@@ -481,7 +497,7 @@ class TestWatch:
             assert process.stdout.readline().split()[1:] == ["blocked", "n", "mark", "never", "-", "disk"]
             assert interrupt(process) == (130, "")
 
-    def test_json_output_begins_with_a_snapshot(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_json_output_begins_with_a_snapshot(self, binaries: Path, fresh: InProcessService) -> None:
         command = Command(binaries, fresh.url)
         command.stdout_of("block", "n", "-r", "disk")
         with command.running("watch", "-o", "jsonl") as process, connect(fresh.url) as client:
@@ -491,7 +507,7 @@ class TestWatch:
             client.unblock("n")
             assert json.loads(process.stdout.readline())["type"] == "unblocked"
 
-    def test_the_list_is_shown_again_after_each_change(self, binaries: Path, fresh: ServiceProcess) -> None:
+    def test_the_list_is_shown_again_after_each_change(self, binaries: Path, fresh: InProcessService) -> None:
         command = Command(binaries, fresh.url)
         command.stdout_of("block", "a", "-r", "disk")
         with command.running("list", "--watch", "--no-headers") as process, connect(fresh.url) as client:

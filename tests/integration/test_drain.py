@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.cli.drain import DrainDisplay, DrainFollower, DrainRules
 from blocklist.wire.listeners import NodeStatusBody
+from tests.integration.bodies import EVACUATE
 from tests.integration.command import Command, interrupt
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService, RunningClock
@@ -21,6 +23,7 @@ from tests.integration.listeners import RM, heartbeat, put, register, wait_until
 from tests.integration.process import ServiceProcess, wait_until
 
 DRAIN = ("drain", "n1", "-r", "Kernel", "--timeout")
+Follow = Callable[..., tuple[DrainFollower, list[str]]]
 
 
 @pytest.fixture
@@ -34,7 +37,8 @@ def client(service: InProcessService) -> httpx.Client:
 
 
 @pytest.fixture
-def drain(binaries: Path, service: InProcessService) -> Command:
+def drain(binaries: Path, service: InProcessService, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setattr("blocklist.cli.drain._POLL_SECONDS", 0.05)
     return Command(binaries, service.url)
 
 
@@ -51,7 +55,7 @@ def report(client: httpx.Client, job: str, tasks: int | None, **fields: Any) -> 
 
 def wait_until_evacuated(client: httpx.Client, node: str = "n1") -> None:
     def evacuated() -> bool:
-        return bool(client.get("/blocklist").json().get(node, {}).get("action") == "MARK_BLOCKED_AND_EVACUATE_TASKS")
+        return bool(client.get("/blocklist").json().get(node, {}).get("action") == EVACUATE)
 
     wait_until(evacuated)
 
@@ -83,29 +87,39 @@ class Lines(DrainDisplay):
         self.lines.append(text)
 
 
+@pytest.fixture
+def follow(service: InProcessService) -> Iterator[Follow]:
+    """Followers of nodes, and the lines that each displays."""
+    with BlocklistClient(service.url) as client:
+
+        def follow(*nodes: str, grace: float = 1e9) -> tuple[DrainFollower, list[str]]:
+            display = Lines()
+            return DrainFollower(client, nodes, {}, display, DrainRules(), grace=grace), display.lines
+
+        yield follow
+
+
 @pytest.mark.parametrize(("grace", "pending"), [(1e9, set()), (0, {"idle", "racks"})])
 def test_a_listener_without_tasks_there_gets_a_line_only_if_it_takes_long(
-    service: InProcessService, client: httpx.Client, grace: float, pending: set[str]
+    follow: Follow, client: httpx.Client, grace: float, pending: set[str]
 ) -> None:
     register(client, "racks", role=RM)
     for job, tasks in (("etl", 2), ("idle", 0)):
         register(client, job)
         report(client, job, tasks)
-    put(client, "n1", action="MARK_BLOCKED_AND_EVACUATE_TASKS")
-    display = Lines()
-    with BlocklistClient(service.url) as own:
-        follower = DrainFollower(own, ["n1"], {}, display, DrainRules(), grace=grace)
-        follower.poll()
-        waits = "has not applied it yet"
-        assert set(display.lines) == {f"n1  etl  {waits}, 2 tasks running"} | {f"n1  {it}  {waits}" for it in pending}
-        display.lines.clear()
-        for listener in ("racks", "etl", "idle"):
-            heartbeat(client, listener, ackedRevision=revision(client))
-        report(client, "etl", 0)
-        follower.poll()
-        follower.poll()
+    put(client, "n1", action=EVACUATE)
+    follower, lines = follow("n1", grace=grace)
+    follower.poll()
+    waits = "has not applied it yet"
+    assert set(lines) == {f"n1  etl  {waits}, 2 tasks running"} | {f"n1  {it}  {waits}" for it in pending}
+    lines.clear()
+    for listener in ("racks", "etl", "idle"):
+        heartbeat(client, listener, ackedRevision=revision(client))
+    report(client, "etl", 0)
+    follower.poll()
+    follower.poll()
     ended = {f"n1  {it}  nothing runs" for it in {"etl"} | pending}
-    assert sorted(display.lines) == sorted(ended | {"n1  drained"})
+    assert sorted(lines) == sorted(ended | {"n1  drained"})
 
 
 class SlowClient(BlocklistClient):
@@ -122,7 +136,7 @@ class SlowClient(BlocklistClient):
 def test_the_timeout_ends_a_drain_in_the_middle_of_a_rack(service: InProcessService, client: httpx.Client) -> None:
     rack = [f"n{number}" for number in range(1, 41)]
     for node in rack:
-        put(client, node, action="MARK_BLOCKED_AND_EVACUATE_TASKS")
+        put(client, node, action=EVACUATE)
     display = Lines()
     with SlowClient(service.url) as slow:
         slow.read = []
@@ -150,67 +164,64 @@ def test_a_refusal_is_named_with_its_reason_without_waiting_for_the_timeout(
     drain: Command, client: httpx.Client
 ) -> None:
     register(client, "etl")
-    with drain.running(*DRAIN, "10m") as running:
+    with drain.beside(*DRAIN, "120s") as ended:
         wait_until_evacuated(client)
         report(client, "etl", 4, refused={"n1": "its last host"})
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert output.splitlines()[-3:] == [
+        done = ended.result()
+    assert done.returncode == 1
+    assert "Timeout" not in done.stdout
+    assert done.stdout.splitlines()[-3:] == [
         "0 of 1 node drained. Still held:",
         "  n1  etl: refuses: its last host, 4 tasks running",
         "1 node stays blocked; to end that: blocklist unblock n1",
     ]
 
 
-def test_the_other_nodes_are_drained_although_one_job_refuses(drain: Command, client: httpx.Client) -> None:
+def test_the_other_nodes_are_drained_although_one_job_refuses(follow: Follow, client: httpx.Client) -> None:
     for job in ("etl", "app"):
         register(client, job)
-    with drain.running("drain", "n[1-2]", "--timeout", "10m") as running:
-        wait_until_evacuated(client, "n2")
-        on: dict[str, Any] = {"taskManagers": {"app:1": "n2"}, "runningTasks": {"app:1": 1}}
-        heartbeat(client, "app", ackedRevision=revision(client), **on)
-        report(client, "etl", 4, refused={"n1": "its last host"})
-        assert running.stdout is not None
-        next(line for line in running.stdout if line == "n2  app  1 task running\n")
-        heartbeat(client, "app", ackedRevision=revision(client), runningTasks={"app:1": 0})
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert "n2  drained" in output
-    assert "1 of 2 nodes drained. Still held:\n  n1  etl: refuses: its last host" in output
+    for node in ("n1", "n2"):
+        put(client, node, action=EVACUATE)
+    heartbeat(client, "app", ackedRevision=2, taskManagers={"app:1": "n2"}, runningTasks={"app:1": 1})
+    report(client, "etl", 4, refused={"n1": "its last host"})
+    follower, lines = follow("n1", "n2")
+    follower.poll()
+    assert "n2  app  1 task running" in lines
+    heartbeat(client, "app", runningTasks={"app:1": 0})
+    assert follower.run(120_000) == ["n1"]
+    assert "n2  drained" in lines
+    assert lines[-3:-1] == ["1 of 2 nodes drained. Still held:", "  n1  etl: refuses: its last host, 4 tasks running"]
 
 
-def test_a_manager_of_another_cluster_holds_nothing(drain: Command, client: httpx.Client) -> None:
+def test_a_manager_of_another_cluster_holds_nothing(follow: Follow, client: httpx.Client) -> None:
     for manager in ("k8s", "yarn"):
         register(client, manager, role=RM)
     heartbeat(client, "yarn", nodes=["n1"])
-    with drain.running(*DRAIN, "10m") as running:
-        wait_until_evacuated(client)
-        assert running.stdout is not None
-        next(line for line in running.stdout if "k8s" in line)
-        heartbeat(client, "k8s", ackedRevision=revision(client), taskManagers={}, runningTasks={}, notHere=["n1"])
-        heartbeat(client, "yarn", ackedRevision=revision(client))
-        seen: list[str] = []
-        while not {"n1  k8s  not here\n", "n1  yarn  nothing runs\n"} <= {*seen}:
-            seen.append(running.stdout.readline())
-        assert "n1  drained\n" not in seen, "what Kubernetes reports says nothing about a node of YARN"
-        heartbeat(client, "yarn", taskManagers={}, runningTasks={})
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 0
-    assert output.startswith("n1  drained\n")
+    put(client, "n1", action=EVACUATE)
+    follower, lines = follow("n1", grace=0)
+    follower.poll()
+    heartbeat(client, "k8s", ackedRevision=1, taskManagers={}, runningTasks={}, notHere=["n1"])
+    heartbeat(client, "yarn", ackedRevision=1)
+    follower.poll()
+    assert {"n1  k8s  not here", "n1  yarn  nothing runs"} <= {*lines}
+    assert "n1  drained" not in lines, "what Kubernetes reports says nothing about a node of YARN"
+    heartbeat(client, "yarn", taskManagers={}, runningTasks={})
+    assert follower.run(120_000) == []
+    assert lines[-2] == "n1  drained"
 
 
 def test_a_node_that_no_cluster_has_is_not_drained(drain: Command, client: httpx.Client) -> None:
     register(client, "k8s", role=RM)
     register(client, "etl")
-    with drain.running(*DRAIN, "10m") as running:
+    with drain.beside(*DRAIN, "120s") as ended:
         wait_until_evacuated(client)
         acked: dict[str, Any] = {"ackedRevision": revision(client), "taskManagers": {}, "runningTasks": {}}
         heartbeat(client, "etl", **acked)
         heartbeat(client, "k8s", **acked, notHere=["n1"])
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert "  n1  no cluster has this node, so what runs there is unknown\n" in output
-    assert "drained in" not in output
+        done = ended.result()
+    assert done.returncode == 1
+    assert "  n1  no cluster has this node, so what runs there is unknown\n" in done.stdout
+    assert "drained in" not in done.stdout
     done = drain.run("block", "n1", "-r", "Kernel", "-d", "1h", "--wait", "5s")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "Applied by 1 listener."
@@ -224,24 +235,24 @@ def test_a_node_that_no_cluster_has_is_not_drained(drain: Command, client: httpx
 
 
 @pytest.mark.parametrize("case", ["no job", "silent tasks", "no TaskManagers", "tasks anywhere"])
-def test_what_is_unknown_is_not_drained(drain: Command, client: httpx.Client, case: str) -> None:
+def test_what_is_unknown_is_not_drained(follow: Follow, client: httpx.Client, case: str) -> None:
     register(client, "manager", role=RM)
     if case != "no job":
         register(client, "etl")
-    with drain.running(*DRAIN, "3s") as running:
-        wait_until_evacuated(client)
-        heartbeat(client, "manager", ackedRevision=revision(client))
-        if case == "silent tasks":
-            report(client, "etl", None)
-        elif case == "no TaskManagers":
-            heartbeat(client, "etl", ackedRevision=revision(client))
-        elif case == "tasks anywhere":
-            heartbeat(client, "etl", ackedRevision=revision(client), taskManagers={}, runningTasks={"tm": 3})
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert "Timeout after " in output
-    assert "unknown: " in output.splitlines()[-2]
-    assert "n1  drained" not in output
+    revision = put(client, "n1", action=EVACUATE)
+    heartbeat(client, "manager", ackedRevision=revision)
+    if case == "silent tasks":
+        report(client, "etl", None)
+    elif case == "no TaskManagers":
+        heartbeat(client, "etl", ackedRevision=revision)
+    elif case == "tasks anywhere":
+        heartbeat(client, "etl", ackedRevision=revision, taskManagers={}, runningTasks={"tm": 3})
+    follower, lines = follow("n1")
+    follower.poll()
+    assert follower.run(0) == ["n1"]
+    assert any(line.startswith("Timeout after ") for line in lines)
+    assert "unknown: " in lines[-2]
+    assert "n1  drained" not in lines
 
 
 def test_a_job_that_stops_reporting_is_not_taken_for_ended(
@@ -250,11 +261,10 @@ def test_a_job_that_stops_reporting_is_not_taken_for_ended(
     register(client, "lost", leaseSeconds=1)
     wait_until_lapsed(client, "lost", until=service.until)
     register(client, "etl")
-    with drain.running(*DRAIN, "3s") as running:
-        wait_until_evacuated(client)
-        report(client, "etl", 0)
-        output, _ = running.communicate(timeout=300)
-    assert (running.returncode, output.splitlines()[-2]) == (1, "  n1  lost: unknown: it has stopped reporting")
+    put(client, "n1", action=EVACUATE, cause="Kernel")
+    report(client, "etl", 0)
+    done = drain.run(*DRAIN, "1s")
+    assert (done.returncode, done.stdout.splitlines()[-2]) == (1, "  n1  lost: unknown: it has stopped reporting")
     assert "n1  drained" in drain.stdout_of(*DRAIN, "60s", "--ignore-lapsed")
 
 
@@ -272,29 +282,31 @@ def test_ctrl_c_leaves_the_block_and_says_so(drain: Command, client: httpx.Clien
 
 def test_a_node_that_somebody_unblocks_is_not_drained(drain: Command, client: httpx.Client) -> None:
     register(client, "etl")
-    with drain.running(*DRAIN, "10m") as running:
+    with drain.beside(*DRAIN, "120s") as ended:
         wait_until_evacuated(client)
         client.delete("/blocklist/nodes/n1")
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert output.splitlines()[-1] == "  n1  no longer blocked; blocklist history shows why"
+        done = ended.result()
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "  n1  no longer blocked; blocklist history shows why"
 
 
-def test_the_other_nodes_are_drained_although_somebody_unblocks_one(drain: Command, client: httpx.Client) -> None:
+def test_the_other_nodes_are_drained_although_somebody_unblocks_one(follow: Follow, client: httpx.Client) -> None:
     register(client, "etl")
+    for node in ("n1", "n2"):
+        put(client, node, action=EVACUATE)
     report(client, "etl", 1)
-    with drain.running("drain", "n[1-2]", "--timeout", "10m") as running:
-        wait_until_evacuated(client, "n2")
-        client.delete("/blocklist/nodes/n2")
-        assert running.stdout is not None
-        next(line for line in running.stdout if line.startswith("n2  no longer blocked"))
-        report(client, "etl", 1)
-        next(line for line in running.stdout if line == "n1  etl  1 task running\n")
-        report(client, "etl", 0)
-        output, _ = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert "n1  drained" in output
-    assert "1 of 2 nodes drained. Still held:\n  n2  no longer blocked" in output
+    follower, lines = follow("n1", "n2")
+    follower.poll()
+    client.delete("/blocklist/nodes/n2")
+    follower.poll()
+    assert lines[-1].startswith("n2  no longer blocked")
+    report(client, "etl", 2)
+    follower.poll()
+    assert lines[-1] == "n1  etl  2 tasks running"
+    report(client, "etl", 0)
+    assert follower.run(120_000) == ["n2"]
+    assert "n1  drained" in lines
+    assert lines[-2:] == ["1 of 2 nodes drained. Still held:", "  n2  no longer blocked; blocklist history shows why"]
 
 
 def test_an_outage_of_the_service_is_waited_for(

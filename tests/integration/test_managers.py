@@ -6,9 +6,11 @@ The exec manager stands for all: its command is a script that records what it re
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from blocklist.managers.yarn.resource_manager import Access, ResourceManager
 from blocklist.model.listener import EMPTY_REPORT, ListenerRole, Registration, Report
 from blocklist.wire.listeners import AppliedBody, KnownNodeBody
 from tests.integration.conftest import StartInProcess
-from tests.integration.in_process import RunningClock
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason, run_module
 from tests.integration.process import ServiceProcess, free_port, wait_until
 from tests.unit.test_kubernetes_manager import ScriptedApi, node_body, patched
@@ -67,7 +69,7 @@ def command(tmp_path: Path) -> Script:
     return Script(tmp_path / "attach", body)
 
 
-def exec_manager(folder: Path, service: ServiceProcess, command: Script) -> ManagerProcess:
+def exec_manager(folder: Path, service: ServiceProcess | InProcessService, command: Script) -> ManagerProcess:
     return ManagerProcess(folder, service.url, "exec", "--state", str(folder / "done.json"), "--", str(command.path))
 
 
@@ -153,16 +155,32 @@ class TestLoop:
             assert steps(command.calls[-1]) == [("free", "n1")]
 
     def test_a_second_manager_with_the_same_id_takes_over(
-        self, tmp_path: Path, fresh: ServiceProcess, command: Script
+        self,
+        tmp_path: Path,
+        start_in_process: StartInProcess,
+        command: Script,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # that is for the main thread
+        monkeypatch.setattr("blocklist.managers.reconcile._POLL_INTERVAL", 0.1)
+        service = start_in_process(clock=RunningClock())
+        state = ("--state", str(tmp_path / "first.json"))
         (tmp_path / "second").mkdir()
-        with exec_manager(tmp_path, fresh, command) as first:
-            wait_until(lambda: acked_revision(fresh, "exec") == 0)
-            with exec_manager(tmp_path / "second", fresh, command), BlocklistClient(fresh.url) as client:
+
+        def session() -> object:
+            return service.client().get("/listeners/exec").json()["sessionId"]
+
+        with ThreadPoolExecutor(1) as thread:
+            first = thread.submit(main, ["exec", "--url", service.url, "--id", "exec", *state, "--", str(command.path)])
+            wait_until(lambda: acked_revision(service, "exec") == 0)
+            before = session()
+            with exec_manager(tmp_path / "second", service, command), BlocklistClient(service.url) as client:
+                wait_until(lambda: session() != before)
                 client.block("n1", "Hot machine")
-                wait_until(lambda: acked_revision(fresh, "exec") == 1)
-                assert first.exit_code() == 1
-        assert "Another process has taken over as listener exec" in first.log()
+                wait_until(lambda: acked_revision(service, "exec") == 1)
+                assert first.result(60) == 1
+        assert "Another process has taken over as listener exec" in caplog.text
 
 
 class TestExec:
@@ -370,7 +388,7 @@ def test_a_node_that_is_blocked_by_a_name_that_only_another_source_knows_is_here
             wait_until(lambda: cluster.marked() == {"w7", "w9"})
             assert first.not_here == {"rack1-u8"}
             file.write_text("id,names\nw7,rack1-u7\nw8,rack1-u8\n")
-            wait_until(lambda: cluster.marked() == {"w7", "w8", "w9"})
+            service.until(lambda: cluster.marked() == {"w7", "w8", "w9"}, step=0.02)
             reported(is_applied)
 
         # The next process learns again what else these nodes are called: it frees none of them meanwhile.
