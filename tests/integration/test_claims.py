@@ -31,9 +31,9 @@ from tests.integration.event_stream import changes, next_events, watching
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.listeners import wait_until_pushed
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, http_client, wait_until
+from tests.integration.process import ServiceProcess, http_client
 from tests.integration.receiver import Receiver
-from tests.integration.secured import secured_service
+from tests.integration.secured import secured_in_process
 from tests.integration.test_page_listener import facts
 from tests.integration.test_page_tasks import cells
 
@@ -81,12 +81,6 @@ class TestPut:
         assert service.get(NODE).json()["cause"] == "disk"
         (change,) = all_changes(service)
         assert (change["type"], change["claims"][0]["owner"]) == ("blocked", "kernel-upgrade")
-
-    def test_repeating_it_changes_nothing(self, service: httpx2.Client, clock: ManualClock) -> None:
-        first = put(service, "a")
-        clock.now += 5
-        answer = service.put(f"{NODE}/claims/a", json=claim())
-        assert (answer.status_code, answer.json(), revision_of(answer)) == (200, first, 1)
 
     @pytest.mark.parametrize("path", ["alertmanager/809c736d", "alertmanager%2F809c736d"])
     def test_an_owner_may_have_a_slash(self, service: httpx2.Client, path: str) -> None:
@@ -155,7 +149,10 @@ class TestDelete:
 
 class TestWithoutOwner:
     def test_the_owner_is_the_name_of_the_token(self, tmp_path: Path, databases: Databases) -> None:
-        with secured_service(tmp_path, databases) as secured, secured.client(secured.tokens[Role.OPERATOR]) as client:
+        with (
+            secured_in_process(tmp_path, databases) as secured,
+            secured.client(secured.tokens[Role.OPERATOR]) as client,
+        ):
             client.put(NODE, json=block()).raise_for_status()
             put(client, "somebody-else")
             claims = client.get(f"{NODE}/claims").json()["claims"]
@@ -163,30 +160,6 @@ class TestWithoutOwner:
                 ("some-operator", "some-operator"),
                 ("somebody-else", "some-operator"),
             ]
-
-    def test_reading_is_for_readers_and_changing_for_operators(self, tmp_path: Path, databases: Databases) -> None:
-        with secured_service(tmp_path, databases) as secured, secured.client(secured.tokens[Role.READER]) as client:
-            assert client.get("/claims").json() == {"claims": [], "dismissed": [], "next": None}
-            problem_of(client.put(f"{NODE}/claims/a", json=claim()), 403)
-            problem_of(client.put("/claims/a", json={"n1": claim()}), 403)
-            problem_of(client.delete(f"{NODE}/claims/a"), 403)
-            problem_of(client.delete("/claims/a?node=n1"), 403)
-
-
-class TestExpiry:
-    def test_when_one_of_several_expires_the_block_is_narrowed(
-        self, service: httpx2.Client, clock: ManualClock
-    ) -> None:
-        put(service, "a", cause="x", action=EVACUATE, endTimestamp=clock.now + 10)
-        put(service, "b", cause="y", endTimestamp=clock.now + 100)
-        clock.now += 10
-        wait_until(lambda: types(service) == ["blocked", "merged", "narrowed"])
-        node = service.get(NODE).json()
-        assert (node["action"], node["cause"], node["endTimestamp"]) == (MARK, "y", str(clock.now + 90))
-        assert owners(service) == ["b"]
-        clock.now += 90
-        assert service.get(NODE).status_code == 404
-        wait_until(lambda: types(service)[-1] == "expired")
 
 
 class TestSeveral:

@@ -255,7 +255,9 @@ class TestOneServiceForAFile:
             assert_refused(run_app(command, env=env), *words)
 
     def test_a_second_service_is_refused(self, start: Start) -> None:
-        self.refused(url_of(start().database), "stop it")
+        service = start()
+        self.refused(url_of(service.database), "stop it")
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
 
     def test_also_through_a_symbolic_link(self, start: Start, tmp_path: Path) -> None:
         link = tmp_path / "link.db"
@@ -273,12 +275,6 @@ class TestOneServiceForAFile:
         self.refused(url_of(link), "hard link")
         service.stop()
         self.refused(url_of(service.database), "hard link", "-samefile")
-
-    def test_it_may_start_again_after_a_kill(self, start: Start) -> None:
-        service = start()
-        service.kill()
-        service.start()
-        assert httpx.get(f"{service.url}/readyz").status_code == 200
 
     def test_other_programs_may_read_and_back_up_the_file(self, start: Start, tmp_path: Path) -> None:
         service = start()

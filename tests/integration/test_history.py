@@ -16,11 +16,10 @@ from fastapi.testclient import TestClient
 from app.store.database import make_engine
 from app.store.queries import ChangeFilter, changes_matching
 from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
-from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
 from tests.integration.in_process import ManualClock, in_process, running_service
 from tests.integration.problems import problem_of
-from tests.integration.process import url_of, wait_until
+from tests.integration.process import http_client, url_of, wait_until
 
 pytestmark = ON_BOTH
 
@@ -49,37 +48,37 @@ def listed(client: TestClient, **params: Any) -> dict[str, Any]:
 
 
 class TestDetails:
-    def test_each_node_has_author_and_revision(self, fresh_client: httpx.Client) -> None:
-        fresh_client.put("/blocklist/nodes/a", json=block())
-        fresh_client.put("/blocklist/nodes/b", json=block())
-        fresh_client.put("/blocklist/nodes/a", json=block(action=EVACUATE, allowMerge=True))
-        fresh_client.put("/blocklist/nodes/c", json=block())
-        fresh_client.delete("/blocklist/nodes/c")
-        plain, detailed = fresh_client.get("/blocklist"), fresh_client.get("/blocklist?details=true")
+    @ON_SQLITE
+    def test_each_node_has_author_and_revision(self, past: TestClient) -> None:
+        past.put("/blocklist/nodes/a", json=block())
+        past.put("/blocklist/nodes/b", json=block())
+        past.put("/blocklist/nodes/a", json=block(action=EVACUATE, allowMerge=True))
+        past.put("/blocklist/nodes/c", json=block())
+        past.delete("/blocklist/nodes/c")
+        plain, detailed = past.get("/blocklist"), past.get("/blocklist?details=true")
         assert detailed.json() == {
             "a": plain.json()["a"] | {"createdBy": None, "revision": 3, "owners": ["anonymous"]},
             "b": plain.json()["b"] | {"createdBy": None, "revision": 2, "owners": ["anonymous"]},
         }
-        assert fresh_client.get("/blocklist?details=false").content == plain.content
+        assert past.get("/blocklist?details=false").content == plain.content
 
-    def test_it_has_a_separate_etag(self, fresh_client: httpx.Client) -> None:
-        fresh_client.put("/blocklist/nodes/a", json=block())
-        plain, detailed = fresh_client.get("/blocklist"), fresh_client.get("/blocklist?details=true")
+    @ON_SQLITE
+    def test_it_has_a_separate_etag(self, past: TestClient) -> None:
+        past.put("/blocklist/nodes/a", json=block())
+        plain, detailed = past.get("/blocklist"), past.get("/blocklist?details=true")
         assert plain.headers["etag"] != detailed.headers["etag"]
         known = {"if-none-match": detailed.headers["etag"]}
-        assert fresh_client.get("/blocklist?details=true", headers=known).status_code == 304
-        assert fresh_client.get("/blocklist", headers=known).status_code == 200
-        fresh_client.put("/blocklist/nodes/b", json=block())
+        assert past.get("/blocklist?details=true", headers=known).status_code == 304
+        assert past.get("/blocklist", headers=known).status_code == 200
+        past.put("/blocklist/nodes/b", json=block())
         # It waits for a change, too; here for one that has been.
-        assert fresh_client.get("/blocklist?details=true", headers=known | {"prefer": "wait=60"}).status_code == 200
+        assert past.get("/blocklist?details=true", headers=known | {"prefer": "wait=60"}).status_code == 200
 
-    def test_it_survives_a_restart(self, start: Start) -> None:
-        service = start()
-        with service.client() as client:
+    def test_it_survives_a_restart(self, database_url: str, clock: ManualClock) -> None:
+        with running_service(database_url, clock) as client:
             client.put("/blocklist/nodes", json={"a": block(), "b": block()})
             before = client.get("/blocklist?details=true").json()
-            service.stop()
-            service.start()
+        with running_service(database_url, clock) as client:
             assert client.get("/blocklist?details=true").json() == before
 
     @ON_SQLITE
@@ -160,6 +159,7 @@ class TestListAt:
         assert past.get("/claims", params={"at": MONDAY + 2000, "owner": "alert*", "limit": 1}).json()["next"] == "a"
         assert past.get("/claims", params={"at": clock.now + 1}).status_code == 400
 
+    @ON_SQLITE
     def test_the_future_is_400(self, past: TestClient, clock: ManualClock) -> None:
         assert listed(past, at=clock.now) == {}
         answer = past.get("/blocklist", params={"at": clock.now + 1})
@@ -221,21 +221,15 @@ class TestCompacted:
 
 
 class TestFilters:
-    @pytest.fixture
-    def log(self, past: TestClient, clock: ManualClock) -> TestClient:
-        """Blocked at 0, 1 and 2 s, merged at 3 s, freed at 4 s; then two by an author written directly to the log."""
+    def test_each_filter(self, past: TestClient, clock: ManualClock) -> None:
+        """Blocked at 0, 1 and 2 s, merged at 3 s, freed at 4 s."""
         for node_id in "abc":
             past.put(f"/blocklist/nodes/{node_id}", json=block())
             clock.now += 1000
         past.put("/blocklist/nodes/a", json=block(cause="more", allowMerge=True))
         clock.now += 1000
         past.delete("/blocklist/nodes/a")
-        clock.now += 1000
-        return past
-
-    @pytest.mark.parametrize(
-        ("params", "revisions"),
-        [
+        filters: list[tuple[dict[str, Any], list[int]]] = [
             ({"type": "blocked"}, [1, 2, 3]),
             ({"type": ["merged", "unblocked"]}, [4, 5]),
             ({"type": "expired"}, []),
@@ -246,12 +240,11 @@ class TestFilters:
             ({"from": MONDAY + 1000, "until": MONDAY + 1000}, []),
             ({"from": MONDAY + 1, "node": "a"}, [4, 5]),
             ({"createdBy": "nobody"}, []),
-        ],
-    )
-    def test_each_filter(self, log: TestClient, params: dict[str, Any], revisions: list[int]) -> None:
-        found = log.get("/blocklist/changes", params=params).json()
-        assert [change["revision"] for change in found["changes"]] == revisions
-        assert found["next"] is None
+        ]
+        for params, revisions in filters:
+            found = past.get("/blocklist/changes", params=params).json()
+            assert ([change["revision"] for change in found["changes"]], found["next"]) == (revisions, None), params
+        assert [change["revision"] for change in all_changes(past, type="blocked", limit=1)] == [1, 2, 3]
 
     def test_by_author(self, tmp_path: Path, migrated: Path, clock: ManualClock) -> None:
         database = tmp_path / "authors.db"
@@ -264,10 +257,6 @@ class TestFilters:
             assert ([change["revision"] for change in first["changes"]], first["next"]) == ([3, 6], "6")
             rest = client.get("/blocklist/changes", params={"createdBy": "ann", "limit": 2, "after": "6"}).json()
             assert ([change["revision"] for change in rest["changes"]], rest["next"]) == ([9], None)
-
-    def test_next_leads_through_all_pages_of_a_filter(self, log: TestClient) -> None:
-        found = [change["revision"] for change in all_changes(log, type="blocked", limit=1)]
-        assert found == [1, 2, 3]
 
     @ON_SQLITE
     @pytest.mark.parametrize(
@@ -306,15 +295,19 @@ class TestFilters:
         assert plans[0].endswith(index)
 
 
-class TestExport:
-    @pytest.fixture
-    def long(self, fresh_client: httpx.Client) -> httpx.Client:
-        """More than three pages."""
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[httpx.Client]:
+    """A log of more than three pages, on a port."""
+    folder = tmp_path_factory.mktemp("long")
+    with in_process(**databases.settings(folder)) as service, http_client(service.url) as client:
         for cause in "ab":
             body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(800)}
-            fresh_client.put("/blocklist/nodes", json=body).raise_for_status()
-        return fresh_client
+            client.put("/blocklist/nodes", json=body).raise_for_status()
+        yield client
 
+
+@pytest.mark.xdist_group("compacted")
+class TestExport:
     def test_it_is_the_whole_log_line_by_line(self, long: httpx.Client) -> None:
         answer = long.get("/blocklist/changes?limit=1", headers=LINES)
         assert answer.headers["content-type"] == "application/x-ndjson"

@@ -110,39 +110,30 @@ def database_locked(database: Path) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
-def test_while_the_database_is_unavailable_writes_are_503_and_reads_continue(
-    fresh: InProcessService, fresh_client: httpx.Client
-) -> None:
-    fresh_client.put("/blocklist/nodes/a", json=block()).raise_for_status()
-    before = current_list(fresh_client)
-    assert "age" not in fresh_client.get("/blocklist").headers
-    with database_locked(fresh.database):
-        for method, path, body in [("PUT", "/blocklist/nodes/b", block()), ("DELETE", "/blocklist/nodes/a", None)]:
-            answer = fresh_client.request(method, path, json=body, timeout=60)
-            problem_of(answer, 503)
-            assert int(answer.headers["retry-after"]) >= 0
-        assert current_list(fresh_client) == before
-        assert fresh_client.get("/healthz").status_code == 200
-        assert "The database is locked by another program" in problem_of(fresh_client.get("/readyz"), 503)["detail"]
-    fresh.until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
-    fresh.until(lambda: "age" not in fresh_client.get("/blocklist").headers)
-    assert fresh_client.get("/readyz").status_code == 200
-    assert [change["node"]["id"] for change in all_changes(fresh_client)] == ["a", "b"]
-
-
-def test_every_read_from_memory_has_an_age_while_the_database_is_unavailable(
+def test_while_the_database_is_unavailable_writes_are_503_and_every_read_from_memory_has_an_age(
     fresh: InProcessService, fresh_client: httpx.Client
 ) -> None:
     """A refusal too: the node that it calls free may have been blocked at another place meanwhile."""
     fresh_client.put("/blocklist/nodes", json={"a": block(), "m.a": block(), "m.b": block()}).raise_for_status()
     register(fresh_client, "jm")
     heartbeat(fresh_client, "jm", taskManagers={"tm": "a"})
+    before = current_list(fresh_client)
     reads = {**READS_FROM_MEMORY, "/listeners/none": 404, "/blocklist/nodes/m": 409}
     assert_ages(fresh_client, reads, stale=False)
     with database_locked(fresh.database):
-        problem_of(fresh_client.put("/blocklist/nodes/b", json=block(), timeout=60), 503)
+        for method, path, body in [("PUT", "/blocklist/nodes/b", block()), ("DELETE", "/blocklist/nodes/a", None)]:
+            answer = fresh_client.request(method, path, json=body, timeout=60)
+            problem_of(answer, 503)
+            assert int(answer.headers["retry-after"]) >= 0
+        assert current_list(fresh_client) == before
         assert_ages(fresh_client, reads, stale=True)
         # These are read from the database, which another program has locked for writes only.
         from_database = {"/blocklist/changes": 200, "/blocklist/nodes/a/status": 200, "/blocklist/nodes/b/status": 404}
         assert_ages(fresh_client, from_database, stale=False)
         assert "age" not in fresh_client.delete("/blocklist/nodes/b", timeout=60).headers
+        assert fresh_client.get("/healthz").status_code == 200
+        assert "The database is locked by another program" in problem_of(fresh_client.get("/readyz"), 503)["detail"]
+    fresh.until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
+    fresh.until(lambda: "age" not in fresh_client.get("/blocklist").headers)
+    assert fresh_client.get("/readyz").status_code == 200
+    assert [change["node"]["id"] for change in all_changes(fresh_client)] == ["a", "m.a", "m.b", "b"]

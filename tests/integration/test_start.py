@@ -12,23 +12,17 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from subprocess import DEVNULL, CompletedProcess, Popen
-from typing import Final
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.server import check_address
-from app.settings import SettingsError
+from app.settings import SettingsError, read_settings
 from tests.integration.bodies import block, current_list, later
 from tests.integration.conftest import Start
 from tests.integration.problems import problem_of
 from tests.integration.process import ROOT, ServiceProcess, environment, free_port, run_app, url_of, wait_until
-
-# Root may write to any file, unless it drops this capability.
-UNPRIVILEGED: Final = (
-    ("setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override") if os.geteuid() == 0 else ()
-)
 
 
 def assert_refused(done: CompletedProcess[str], *words: str) -> None:
@@ -74,21 +68,23 @@ class TestSettings:
     ) -> None:
         assert_refused(run_app(*command, env={**settings_for(migrated), f"BLOCKLIST_{name}": "1"}), f"BLOCKLIST_{name}")
 
+    def test_an_invalid_value_stops_the_start(self, migrated: Path) -> None:
+        assert_refused(run_app(env={**settings_for(migrated), "BLOCKLIST_PORT": "x"}), "BLOCKLIST_PORT")
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("port", "x"),
             ("log_format", "xml"),
             ("log_max_changes", "999"),
             ("log_max_age", "59m"),
             ("database_url", "nonsense"),
             ("default_duration", "soon"),
+            ("max_blocked_per", "rack=two"),
         ],
     )
-    def test_an_invalid_value_stops_the_start_and_its_name_is_reported(
-        self, migrated: Path, name: str, value: str
-    ) -> None:
-        assert_refused(run_app(env={**settings_for(migrated), f"BLOCKLIST_{name.upper()}": value}), name.upper())
+    def test_an_invalid_value_is_reported_with_its_name(self, name: str, value: str) -> None:
+        with pytest.raises(SettingsError, match=f"BLOCKLIST_{name.upper()}"):
+            read_settings({f"BLOCKLIST_{name.upper()}": value})
 
     def test_a_password_is_not_repeated(self, migrated: Path) -> None:
         done = run_app(env={**settings_for(migrated), "BLOCKLIST_DATABASE_URL": "oracle://scott:hunter2@x/y"})
@@ -135,7 +131,7 @@ class TestSettings:
             check_address(host, 8224)
 
     @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-    @pytest.mark.parametrize("host", ["::", "0:0:0:0:0:0:0:0", "0::0"])
+    @pytest.mark.parametrize("host", ["::", "0:0:0:0:0:0:0:0"])
     def test_the_unspecified_address_of_ipv6_listens_on_ipv4_too(
         self, tmp_path: Path, migrated: Path, host: str
     ) -> None:
@@ -185,16 +181,6 @@ class TestDatabase:
             newer.execute("UPDATE alembic_version SET version_num = 'from_the_future'")
             newer.commit()
         assert_refused(run_app(*command, env=settings_for(database)), "newer")
-
-    def test_a_read_only_file_is_refused(self, tmp_path: Path, migrated: Path) -> None:
-        database = tmp_path / "readonly.db"
-        database.write_bytes(migrated.read_bytes())
-        database.chmod(0o444)
-        assert_refused(run_app(env=settings_for(database), wrapper=UNPRIVILEGED), "readonly.db")
-
-    def test_a_file_that_another_service_uses_is_refused(self, service: ServiceProcess) -> None:
-        assert_refused(run_app(env=settings_for(service.database)), "blocklist.db")
-        assert httpx.get(f"{service.url}/readyz").status_code == 200
 
     def test_a_missing_folder_is_reported(self, tmp_path: Path) -> None:
         assert_refused(run_app("migrate", env=settings_for(tmp_path / "missing" / "blocklist.db")), "missing")
