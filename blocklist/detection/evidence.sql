@@ -188,4 +188,10 @@ SELECT app, stage, attempt, host, failure, count(*) AS tasks, coalesce(sum(durat
     any_value(message) AS message
 FROM charged_tasks
 WHERE host IS NOT NULL GROUP BY ALL
-UNION ALL SELECT *, NULL FROM servers;
+UNION ALL SELECT *, NULL FROM servers
+-- Where every task failed, partitions that succeeded elsewhere count as such, too: in its other applications the host may
+-- have had a success in between.
+UNION ALL SELECT app, stage, attempt, host, 'tasks that failed only there and succeeded elsewhere', count(*),
+    coalesce(sum(duration), 0), max(time), list(DISTINCT partition), any_value(message)
+FROM failed SEMI JOIN only_there USING (app, stage, attempt, partition) SEMI JOIN all_there USING (app, stage, attempt, host)
+WHERE failure IN ('out of memory', 'user exception', 'other') GROUP BY ALL;

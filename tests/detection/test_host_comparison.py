@@ -377,6 +377,20 @@ def test_a_host_on_which_every_task_fails_is_found_although_it_ends_the_applicat
     assert all(verdict.cause.startswith("all tasks failed there and none elsewhere") for verdict in verdicts)
 
 
+def test_a_host_on_which_all_tasks_fail_in_one_application_and_some_in_others_is_found(tmp_path: Path) -> None:
+    """Its device is missing now and then: in the last application it was, for both of its tasks."""
+    facts = list(warm_up())
+    for start, app in zip((0, 10, 20), APPS, strict=True):
+        for partition in (start, start + 1):
+            facts.append(failed(app, 1, "n2", partition=partition, error="PythonException", message="CUDA: no device"))
+            facts.append(task(app, 1, "n4", 8, partition=partition))
+        facts += [task(app, 1, host, partition=start + 2 + place) for place, host in enumerate(HOSTS) if host != "n2"]
+    facts += [task(app, 1, "n2", 1, partition=40) for app in APPS[:2]]
+    (verdict,) = judge(analyse(tmp_path, facts).summaries(), Rules(min_span_ms=0)).verdicts
+    assert verdict.host == "n2"
+    assert verdict.cause.startswith(f"{FailureClass.ONLY_THERE} in 6 partitions of 3 applications")
+
+
 def test_evidence_until_a_moment_does_not_count_for_a_host(tmp_path: Path) -> None:
     """Somebody unblocked it then. Its peers are compared as before."""
     facts = stages(half_speed)
