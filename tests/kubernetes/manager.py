@@ -42,14 +42,19 @@ def _has_rules(cluster: Cluster) -> bool:
 
 
 def manager_process(
-    folder: Path, cluster: Cluster, service: ServiceProcess, *options: str, log: str = "kubernetes"
+    folder: Path,
+    cluster: Cluster,
+    service: ServiceProcess,
+    *options: str,
+    log: str = "kubernetes",
+    kind: type[ManagerProcess] = ManagerProcess,
 ) -> ManagerProcess:
     """It is not started yet; its listener is `kubernetes`."""
     folder = folder / log
     folder.mkdir(exist_ok=True)
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(cluster.kubeconfig(manager_token(cluster)))
-    return ManagerProcess(folder, service.url, "kubernetes", "--kubeconfig", str(kubeconfig), *options)
+    return kind(folder, service.url, "kubernetes", "--kubeconfig", str(kubeconfig), *options)
 
 
 def taint_values(node: Json, key: str = KEY) -> list[str]:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.applications.application import JAR, LISTENER
 from tests.applications.conftest import Service
+from tests.integration.manager_process import SoonReportingManager
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster, Json
-from tests.kubernetes.kubelets import STRATEGIC
 from tests.kubernetes.manager import manager_process
 from tests.kubernetes.pods import make_pod, pod_phase
 from tests.kubernetes.spark.application import ROLE, Application, Spark, template
@@ -85,10 +85,8 @@ def shows_jobs(
         labels = {"spark-role": "driver", "spark-app-selector": "spark-none", "spark-app-name": "none"}
         make_pod(api, namespace, "none", "sleep", "600", labels=labels)
         wait_until(lambda: pod_phase(api, namespace, "none") == "Running", seconds=120)
-        ran_before = {"status": {"startTime": driver["status"]["startTime"]}}
-        api.patch(f"/api/v1/namespaces/{namespace}/pods/none/status", json=ran_before, headers=STRATEGIC)
         own = f"{driver['metadata']['labels']['spark-app-name']}, pod {namespace}/{driver['metadata']['name']}"
-        with manager_process(folder, cluster, process):
+        with manager_process(folder, cluster, process, kind=SoonReportingManager):
             other = f"none, pod {namespace}/none"
             wait_until(lambda: service.agents() == {other: "none", own: "live"}, seconds=120)
             api.delete(f"/api/v1/namespaces/{namespace}/pods/none").raise_for_status()
