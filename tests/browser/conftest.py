@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,7 +16,6 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import MonitoredContext, chromium, monitored
 from tests.integration.conftest import (
-    Start,
     databases,
     fresh,
     fresh_client,
@@ -26,6 +24,7 @@ from tests.integration.conftest import (
     migrated,
     start,
 )
+from tests.integration.databases import Databases
 from tests.integration.process import ServiceProcess
 
 expect.set_options(timeout=30_000)  # the machine may be busy
@@ -68,12 +67,13 @@ class SecuredService:
     tokens: dict[str, str]
 
 
-@pytest.fixture
-def secured(start: Start, tmp_path: Path) -> Iterator[SecuredService]:
-    """A separate service with tokens of `reader`, `operator` and `admin`."""
-    file = tmp_path / "admin.token"
-    service = start(auth="tokens", admin_token_file=str(file), max_blocked="3")
+@pytest.fixture(scope="package")
+def secured_service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[SecuredService]:
+    folder = tmp_path_factory.mktemp("secured")
+    file = folder / "admin.token"
+    settings = {**databases.settings(folder), "admin_token_file": str(file), "max_blocked": "3"}
     with ExitStack() as stack:
+        service = stack.enter_context(ServiceProcess(folder, **settings, auth="tokens"))
         admin = stack.enter_context(service.client())
         admin.headers["Authorization"] = f"Bearer {file.read_text().strip()}"
         tokens = {}
@@ -82,6 +82,17 @@ def secured(start: Start, tmp_path: Path) -> Iterator[SecuredService]:
             assert made.status_code == 201, made.text
             tokens[role] = made.json()["token"]
         yield SecuredService(service, admin, tokens)
+
+
+@pytest.fixture
+def secured(secured_service: SecuredService) -> Iterator[SecuredService]:
+    """A separate service with tokens of `reader`, `operator` and `admin`, without listeners or blocked nodes."""
+    yield secured_service
+    admin = secured_service.admin
+    for listener in admin.get("/listeners").json()["listeners"]:
+        admin.delete(f"/listeners/{listener['id']}").raise_for_status()
+    for node in admin.get("/blocklist").json():
+        admin.delete(f"/blocklist/nodes/{node}").raise_for_status()
 
 
 def log_in(page: Page, token: str, path: str = "/") -> None:
