@@ -143,6 +143,13 @@ class YarnCluster:
             text = text.replace(f"<name>{name}</name><value>true<", f"<name>{name}</name><value>false<")
         site.write_text(text)
 
+    def set_preemption(self, *, on: bool) -> None:
+        """Whether YARN ends containers of a queue that has more than its share when another queue wants its own."""
+        scheduler = self.conf / "capacity-scheduler.xml"
+        name = "preemption.observe_only</name><value>"
+        scheduler.write_text(scheduler.read_text().replace(f"{name}{on}".lower(), f"{name}{not on}".lower()))
+        self.rmadmin("-refreshQueues")
+
     def activate(self, name: str) -> None:
         """Make this ResourceManager the active one, and the other one the standby."""
         self.wait(lambda: self.rest(name).answers())

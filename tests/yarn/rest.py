@@ -59,13 +59,14 @@ class ResourceManagerRest:
             node["nodeHostName"]: node["numContainers"] for node in self.nodes() or [] if node["state"] == "RUNNING"
         }
 
-    def submit(self, command: str = "sleep 600", megabytes: int = 600) -> str:
+    def submit(self, command: str = "sleep 600", megabytes: int = 600, queue: str = "default") -> str:
         """Submit an application that is one container; its id. YARN restarts a container that is preempted."""
         application = str(self._post("/apps/new-application")["application-id"])
         body = {
             "application-id": application,
             "application-name": "sleep",
             "application-type": "SLEEP",
+            "queue": queue,
             "max-app-attempts": 20,
             "am-container-spec": {"commands": {"command": command}, "environment": {}},
             "resource": {"memory": megabytes, "vCores": 1},
@@ -81,11 +82,15 @@ class ResourceManagerRest:
         active = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
         found = self._http.get("/apps", params={"states": active}).raise_for_status().json()["apps"] or {}
         for application in found.get("app", []):
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                answer = self._http.put(f"/apps/{application['id']}/state", json={"state": "KILLED"})
-                if answer.status_code < 400:
-                    break
+            self.kill_application(application["id"])
+
+    def kill_application(self, application: str) -> None:
+        """End an application; returns at once."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            answer = self._http.put(f"/apps/{application}/state", json={"state": "KILLED"})
+            if answer.status_code < 400:
+                break
 
     def set_label(self, node: str, label: str) -> None:
         """`node` is host:0, for all NodeManagers there, or host:port. The label must exist; an empty one removes it."""

@@ -6,7 +6,7 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,8 @@ W1, W2, W3 = HOSTS = ("w1.yarn.test", "w2.yarn.test", "w3.yarn.test")
 NO_NODES: Final = [f"x{number}.other.test" for number in range(1_000)]
 LONGER_THAN_REJECTED_ONES_LIVE: Final = 15.0
 """Seconds: when a driver rejects the executors on a host, YARN starts another one there every 7 s."""
+EXECUTOR_MEGABYTES: Final = 2048
+"""Of a container that takes so much of a node that no other such container fits there."""
 
 EXCLUDING: Final = {
     "spark.excludeOnFailure.enabled": "true",
@@ -148,6 +150,47 @@ def test_in_cluster_mode_with_dynamic_allocation_and_findings_of_its_own(service
     ends_well(service, application)
 
 
+@pytest.fixture
+def preempting_yarn(yarn: YarnCluster) -> Iterator[YarnCluster]:
+    yarn.set_preemption(on=True)
+    yield yarn
+    yarn.set_preemption(on=False)
+
+
+def test_executors_that_are_preempted_blame_nobody(
+    service: Service, preempting_yarn: YarnCluster, start: Start
+) -> None:
+    """An application has more than the share of its queue, and another queue takes its own back: twice on one host."""
+    # Executors fill their nodes, so that there is no other place for the other queue.
+    conf = {"spark.executor.memoryOverhead": f"{EXECUTOR_MEGABYTES - 512}m", "spark.task.maxFailures": "1000"}
+    application = start(CLIENT, **conf, **{"spark.blocklist.reportEvidence": "true"})
+    application.await_use(*HOSTS)
+    [listener] = service.listeners()
+    with other_queue(application, preempting_yarn) as host:
+        assert application.round().hosts == set(HOSTS) - {host}
+    application.await_use(host)
+    started = len(application.starts_on(host))
+    application.begin_round(waiting_on=host)
+    wait_until(lambda: len(application.starts_on(host)) > started, seconds=240)
+    with other_queue(application, preempting_yarn) as again:
+        assert again == host, "YARN ends the newest container"
+        assert application.result().hosts == set(HOSTS) - {host}
+        assert "its executor exited for a reason unrelated to the task" in application.log()
+    assert len(re.findall(r"Completed container .*exit status: -102", application.log())) == 2
+    assert preempting_yarn.rest().application(listener)["numNonAMContainerPreempted"] == 2
+    assert service.evidence() == {}
+    bad = next(it for it in HOSTS if it != host)
+
+    def reported() -> bool:
+        """The same application reports a host that is at fault, so it has reported all the time."""
+        fail_on(application, bad)
+        return bool(service.evidence())
+
+    wait_until(reported, seconds=240)
+    assert set(service.evidence()) == {bad}
+    ends_well(service, application)
+
+
 def block_no_nodes(service: Service) -> None:
     """Names that are no nodes of the cluster, more than it has nodes."""
     service.put(*NO_NODES)
@@ -201,6 +244,24 @@ def block_all(service: Service, application: YarnApplication) -> None:
     for host in HOSTS:
         service.unblock(host)
     application.await_use(*HOSTS)
+
+
+@contextmanager
+def other_queue(application: YarnApplication, yarn: YarnCluster) -> Iterator[str]:
+    """Another queue takes the place of an executor; the host of that."""
+
+    def preempted() -> list[str]:
+        return re.findall(r"Lost executor \S+ on (\S+): Container .* was preempted", application.log())
+
+    before = len(preempted())
+    other = yarn.rest().submit(megabytes=EXECUTOR_MEGABYTES, queue="other")
+    try:
+        wait_until(lambda: len(preempted()) > before, seconds=240)
+        wait_until(lambda: yarn.rest().application(other)["runningContainers"] == 1, seconds=240)
+        assert len(preempted()) == before + 1
+        yield preempted()[-1]
+    finally:
+        yarn.rest().kill_application(other)
 
 
 def fail_on(application: YarnApplication, host: str) -> None:
