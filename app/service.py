@@ -268,6 +268,9 @@ class Service:
             await self._listener_writer.load()
             # Before drivers ask: without all names they would get another table now, and the right one later.
             self.directory.inventory_updater.apply_all()
+            if self.store.replicated:
+                # The list was read before that: what others have committed since then must be in the first response.
+                await self._read_again()
             if len(self.directory):
                 self.view.table.current()
             tasks = [self.task_health.start(name, work) for name, work in self._tasks().items()]
@@ -330,7 +333,7 @@ class Service:
         )
 
     async def _read_again(self) -> None:
-        """Read what other replicas may have written during an outage. Raises UnavailableError."""
+        """Read what other replicas may have written meanwhile. Raises UnavailableError."""
         await self.authenticator.refresh()
         await self.sessions.refresh()
         self.handler.notify_remote_change()

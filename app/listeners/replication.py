@@ -74,6 +74,9 @@ class PushOwnership:
 
     async def take_over(self, now: int) -> bool:
         """If no other replica is live, become the first one at `now` (Unix ms). Raises UnavailableError."""
+        # Read first: beside a live one, which may hold the lock of the listeners for seconds, nothing is locked.
+        if await self._database.live_replicas() - {self.id}:
+            return False
         return await self._database.take_over(LEASE_SECONDS, now)
 
     async def renew(self) -> None:

@@ -330,6 +330,10 @@ class ListenerStore(StorePart):
         statement = update(listeners).where(*live_with_ended_lease).values(lapsed_ms=now, version=current_version())
         return set(connection.execute(statement.returning(listeners.c.id)).scalars())
 
+    @reading
+    def live_replicas(self, connection: Connection) -> set[str]:
+        return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _DATABASE_CLOCK)).scalars())
+
     @writing(Topic.LISTENERS)
     def take_over(self, connection: Connection, seconds: float, now: int) -> bool:
         """If no other replica is live, become the first one that is; whether that is so.
