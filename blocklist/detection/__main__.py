@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from blocklist.model.text import escape_unprintable, exit_on_signals, prepare_streams, report_fault
+from blocklist.model.text import escape_unprintable, prepare_streams, report_fault
 
 if __name__ == "__main__":
-    # SIGINT is an exception, so that Spark's files are removed.
-    exit_on_signals(signal.SIGTERM)
+    # An exception, as SIGINT is, so that the files of Spark and of the analysis are removed.
+    signal.signal(signal.SIGTERM, lambda received, _: sys.exit(128 + received))
 
 import duckdb
 from pyspark.errors import PySparkException
@@ -86,8 +86,12 @@ def _main(argv: list[str] | None) -> int:
         return _fail(str(error))
     except PySparkException as error:
         return _fail(f"Spark failed: {str(error).splitlines()[0]}")
-    except duckdb.OperationalError as error:
+    except (duckdb.OperationalError, duckdb.FatalException) as error:
         return _fail(f"DuckDB failed: {str(error).splitlines()[0]}")
+    except RuntimeError as error:
+        if str(error) != "Query interrupted":  # what DuckDB makes of a signal
+            raise
+        return 128 + signal.SIGINT
 
 
 def _run(args: argparse.Namespace) -> int:

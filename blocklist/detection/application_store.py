@@ -102,7 +102,7 @@ def operational_errors() -> Iterator[None]:
     """The disk is full, say, or another process has the file. Raises BlocklistError."""
     try:
         yield
-    except duckdb.OperationalError as error:
+    except (duckdb.OperationalError, duckdb.FatalException) as error:
         raise BlocklistError(f"The checkpoint cannot be used: {str(error).splitlines()[0]}") from None
 
 
@@ -114,7 +114,7 @@ class ApplicationStore:
     def __init__(
         self, path: Path, known_nodes: KnownNodes, owner_of: FileOwner, *, are_logs_trusted: bool = False
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = path
         self._known_nodes = known_nodes
         self._owner_of = owner_of

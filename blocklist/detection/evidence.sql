@@ -15,7 +15,7 @@
 CREATE OR REPLACE TEMP TABLE comparable AS
 SELECT * FROM (
     SELECT *, launched >= min(time) OVER (PARTITION BY app, executor) AS warm,
-        greatest(run_ms - coalesce(gc_ms, 0) - coalesce(fetch_wait_ms, 0), 1) AS compute,
+        greatest(run_ms - coalesce(gc_ms, 0) - coalesce(fetch_wait_ms, 0), $min_work_ms) AS compute,
         CASE WHEN remote_bytes >= $min_bytes THEN greatest(fetch_wait_ms, 1) / remote_bytes END AS network,
         CASE WHEN written_bytes >= $min_bytes THEN greatest(write_ms, 1) / written_bytes END AS disk,
         CASE WHEN deserialize_ms IS NOT NULL THEN greatest(deserialize_ms, $min_start_ms) END AS start,
@@ -26,16 +26,18 @@ SELECT * FROM (
     FROM facts WHERE kind = 'task'
 ) WHERE outcome = 'Success' AND NOT speculative AND warm AND run_ms IS NOT NULL;
 
--- What stands for each host's tasks of one kind: medians, or the longest time to start, as only the first task fetches
--- anything.
+-- What stands for each host's tasks of one kind: medians; of an executor's times to start the longest, as only its first
+-- task fetches anything.
 CREATE OR REPLACE TEMP TABLE kinds AS
 SELECT app, stage, attempt, near, bucket, host, count(*) AS tasks,
     median(compute) AS compute, median(network) AS network, median(disk) AS disk,
-    max(start) AS start,
+    median(start) AS start,
     median(size) AS size, median(records) AS records,
     sum(run_ms) AS run_ms, sum(gc_ms) AS gc_ms, sum(fetch_wait_ms) AS fetch_wait_ms, sum(write_ms) AS write_ms,
     sum(network_ms) AS network_ms, min(launched) AS first, max(time) AS last
-FROM comparable GROUP BY ALL;
+FROM (
+    SELECT * REPLACE (max(start) OVER (PARTITION BY app, stage, attempt, near, bucket, host, executor) AS start) FROM comparable
+) GROUP BY ALL;
 
 -- The host's median time over the median of the other hosts, divided by how much larger its tasks were.
 CREATE OR REPLACE TEMP TABLE slowdowns AS
@@ -63,7 +65,7 @@ WITH hosts AS (
         min(first) AS first, max(last) AS last, exp(sum(tasks * ln(slowdown)) / sum(tasks)) AS slowdown
     FROM slowdowns GROUP BY ALL
 ), compared AS (
-    SELECT *, slowdown >= $threshold AND time_ms >= $min_time_share * run_ms AS slow FROM hosts
+    SELECT *, slowdown >= $threshold AND coalesce(time_ms, 0) >= $min_time_share * run_ms AS slow FROM hosts
 ), enough AS (
     SELECT *, count(*) OVER stage_ AS hosts, sum(slow::INT) OVER stage_ AS slow_hosts
     FROM compared

@@ -20,6 +20,8 @@ _LIMITS: Final = {
     "min_bytes": 100_000,
     # Minimum share of the run time that fetching or writing must take to make a host slow.
     "min_time_share": 0.1,
+    # Milliseconds. Less work counts as this: times are in whole milliseconds, of which each would be a tenth or more.
+    "min_work_ms": 10,
     # Milliseconds. A shorter time to deserialize counts as this, so that what is quick everywhere makes nobody slow.
     "min_start_ms": 10,
     # Minimum ratio of the other hosts' wait to the wait of the slow server itself.

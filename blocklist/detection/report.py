@@ -301,9 +301,13 @@ def failures_over_time(analysis: Analysis, suspects: Sequence[BlamedNode], spans
     analysis.table("spans", {"suspect": _TEXT, "failure": _TEXT, "begin": pa.int64(), "width": pa.int64()}, rows)
     bins = analysis.rows(
         """
-        WITH bins AS (
-            SELECT suspect, (last - begin) // width AS "column", host, sum(tasks) AS tasks
-            FROM all_failures JOIN spans USING (failure) WHERE last >= begin GROUP BY ALL
+        WITH counted AS (  -- failed only there, and all failed there: the same tasks
+            SELECT suspect, begin, width, host, max(last) AS last, max(tasks) AS tasks
+            FROM all_failures JOIN spans USING (failure) WHERE last >= begin
+            GROUP BY suspect, begin, width, host, app, stage, attempt,
+                CASE WHEN failure NOT IN ($all_there, $only_there) THEN failure END
+        ), bins AS (
+            SELECT suspect, (last - begin) // width AS "column", host, sum(tasks) AS tasks FROM counted GROUP BY ALL
         )
         SELECT suspect, "column", coalesce(sum(tasks) FILTER (host = suspect), 0) AS own,
             coalesce(sum(tasks) FILTER (host <> suspect), 0) AS others,
@@ -311,6 +315,8 @@ def failures_over_time(analysis: Analysis, suspects: Sequence[BlamedNode], spans
         FROM bins WHERE "column" < $bins GROUP BY ALL ORDER BY "column"
         """,
         bins=BINS,
+        all_there=FailureClass.ALL_THERE.value,
+        only_there=FailureClass.ONLY_THERE.value,
     )
     found: dict[str, list[FailureBin]] = {it.host: [] for it in suspects}
     for row in bins:

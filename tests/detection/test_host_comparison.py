@@ -84,6 +84,17 @@ def gc_and_fetch_wait(_app: str, _stage: int, host: str, *_: object) -> Fact:
     return {"run_ms": 3000, "gc_ms": 1200, "fetch_wait_ms": 800} if host == "n3" else {}
 
 
+def tasks_of_few_milliseconds(_app: str, _stage: int, host: str, *_: object) -> Fact:
+    return {"run_ms": 4 if host == "n3" else 3}
+
+
+def many_executors_on_one_host(_app: str, _stage: int, host: str, number: int, dice: random.Random) -> Fact:
+    """The longest of several times to start is longer."""
+    is_first = host == "n3" or number == 0
+    executor = f"{host}-{number if host == 'n3' else 1}"
+    return {"executor": executor, "deserialize_ms": int(400 * dice.lognormvariate(0, 0.8)) if is_first else 5}
+
+
 def large_partitions(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
     times = 6 if host == "n3" else dice.choice([1, 1, 1, 2, 6])
     return {"run_ms": int(1000 * times * noise(dice)), "input_bytes": 10**6 * times, "input_records": 1000 * times}
@@ -156,6 +167,8 @@ CHANGES: dict[str, FactChange] = {
     "half_speed": half_speed,
     "slow_partitions_in_one_place": slow_partitions_in_one_place,
     "gc_and_fetch_wait": gc_and_fetch_wait,
+    "tasks_of_few_milliseconds": tasks_of_few_milliseconds,
+    "many_executors_on_one_host": many_executors_on_one_host,
     "large_partitions": large_partitions,
     "larger_tasks_in_one_size_class": larger_tasks_in_one_size_class,
     "more_records_of_the_same_size": more_records_of_the_same_size,
@@ -259,6 +272,12 @@ def test_stages_with_few_or_unfinished_tasks_are_not_compared(
     scenario: str, results: dict[str, JudgedScenario]
 ) -> None:
     assert results[scenario][0]["n3"].stages == 0
+
+
+def test_many_executors_do_not_make_a_host_slow_to_start(results: dict[str, JudgedScenario]) -> None:
+    found = results["many_executors_on_one_host"][0]["n3"].comparisons_by(Metric.START)
+    assert len(found) == len(APPS)
+    assert max(it.slowdown for it in found) < 2, "the longest of six would be that of another executor"
 
 
 def test_one_application_is_not_sufficient(results: dict[str, JudgedScenario]) -> None:
