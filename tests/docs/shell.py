@@ -72,7 +72,8 @@ class Shell:
         script = _RUN.format(state=shlex.quote(str(self._state)), command=self._from_page(text))
         ours, theirs = _terminal()
         with subprocess.Popen(
-            ["bash", "-c", script],
+            # A program in the background of a script ignores interrupts, and hands that down.
+            ["env", "--default-signal=INT", "bash", "-c", script],
             env=self._env,
             cwd=self._cwd,
             stdin=subprocess.DEVNULL,
