@@ -201,7 +201,7 @@ def _cached(bed: Bed, client: BlocklistClient) -> Row:
                 application.result()
             count_cached(application)
             samples[contender] = [count_cached(application) for _ in range(COUNTS)]
-            client.unblock(HOST)
+    client.unblock(HOST)
     return Row(
         name="count of cached partitions, a third of them on a blocked host",
         unit="s",
