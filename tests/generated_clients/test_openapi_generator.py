@@ -50,14 +50,14 @@ public class Program {
             .action(BlockRequest.ActionEnum.MARK_BLOCKED).cause("Hot machine").endTimestamp("4102444800000");
 
         ApiResponse<Response200Blocknode> blocked =
-            nodes.blockNodeWithHttpInfo("java-1", hot, null, null, null, "wait=1");
-        int again = failing(() -> nodes.blockNode("java-1", hot, null, null, null, null));
-        DryRunBody dry = nodes.blockNode("java-3", hot, "true", null, null, null).getDryRunBody();
-        Map<String, Object> several = nodes.blockNodes(Map.of("java-2", hot), null, null, null, null, null);
+            nodes.blockNodeWithHttpInfo("java-1", hot, null, null, null, null, "wait=1", null, null);
+        int again = failing(() -> nodes.blockNode("java-1", hot, null, null, null, null, null, null, null));
+        DryRunBody dry = nodes.blockNode("java-3", hot, null, "true", null, null, null, null, null).getDryRunBody();
+        Map<String, Object> several = nodes.blockNodes(Map.of("java-2", hot), null, null, null, null, null, null);
         NodeBody one = nodes.getBlockedNode("java-1", null);
         Map<String, ListedNode> listed = new TheListApi(client).listBlockedNodes(true, null, null, null, null, null);
-        ApiResponse<Void> removed = nodes.unblockNodeWithHttpInfo("java-1", null, null, "wait=1", null);
-        int absent = failing(() -> { nodes.unblockNode("java-1", null, null, null, null); return null; });
+        ApiResponse<Void> removed = nodes.unblockNodeWithHttpInfo("java-1", null, null, "wait=1", null, null, null);
+        int absent = failing(() -> { nodes.unblockNode("java-1", null, null, null, null, null, null); return null; });
         IdentityBody identity = new TokensApi(client).getIdentity();
 
         System.out.println(String.join("\\n",
@@ -168,7 +168,7 @@ def test_the_client_for_java_compiles_and_works(generator: Path, tmp_path: Path,
         "[4102444800000, 4102444800000]",
         "[[wait=1], [java-2]]",
         "[java-1, java-2] Long",
-        "java-3 true operator",
+        "java-3 true admin",
     ]
 
 
