@@ -264,13 +264,13 @@ class Service:
             stack.push_async_callback(self._drain, self.task_health.start("changes", self.handler.run))
             stack.push_async_callback(_finish, "end of the pushes", self._pusher.close)
             # Before the tasks: one of them would renew the lease of this replica, too.
-            await self.authenticator.load()
             await self._listener_writer.load()
             # Before drivers ask: without all names they would get another table now, and the right one later.
             self.directory.inventory_updater.apply_all()
+            await self.authenticator.load()
             if self.store.replicated:
                 # The list was read before that: what others have committed since then must be in the first response.
-                await self._read_again()
+                await self._read_changes()
             if len(self.directory):
                 self.view.table.current()
             tasks = [self.task_health.start(name, work) for name, work in self._tasks().items()]
@@ -336,6 +336,10 @@ class Service:
         """Read what other replicas may have written meanwhile. Raises UnavailableError."""
         await self.authenticator.refresh()
         await self.sessions.refresh()
+        await self._read_changes()
+
+    async def _read_changes(self) -> None:
+        """Of the list and of the listeners. Raises UnavailableError."""
         self.handler.notify_remote_change()
         await self.handler.submit(_change_nothing, Author(source=Source.TIME))
         await self._listener_writer.refresh()
