@@ -71,13 +71,13 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def exit_on_signals(*numbers: int) -> None:
-    """End the process at these signals, by default SIGTERM and SIGINT, until the program handles them itself.
+def exit_on_signals() -> None:
+    """End the process at SIGTERM and SIGINT, until the program handles them itself.
 
     The exit code is 128 plus the signal's number. Without a handler, process 1 of a container ignores signals, and
     imports may take a second.
     """
-    for number in numbers or (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: os._exit(128 + received))
 
 
