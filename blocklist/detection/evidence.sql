@@ -102,27 +102,30 @@ SELECT app, host, metric, count(*) AS stages, count_if(slow) AS slow_stages,
 FROM host_stages LEFT JOIN partitions USING (app, host, metric)
 GROUP BY app, host, metric;
 
+-- `is_unexplained`: not said to be the machine's failure.
 CREATE OR REPLACE TEMP TABLE failed AS
-SELECT *, CASE
-    WHEN outcome = 'FetchFailed' THEN 'fetch failure'
-    WHEN regexp_matches(concat_ws(' ', error, message), $disk_full) THEN 'disk full'
-    WHEN regexp_matches(concat_ws(' ', error, message), $io_error) THEN 'I/O error'
-    WHEN regexp_matches(concat_ws(' ', error, message), $memory) THEN 'out of memory'
-    WHEN outcome = 'ExecutorLostFailure' THEN 'lost executor'
-    WHEN outcome = 'ExceptionFailure' THEN 'user exception' ELSE 'other' END AS failure
-FROM facts WHERE kind = 'task' AND outcome NOT IN ('Success', 'TaskKilled', 'TaskCommitDenied', 'Resubmitted');
+SELECT *, failure IN ('out of memory', 'user exception', 'other') AS is_unexplained FROM (
+    SELECT *, CASE
+        WHEN outcome = 'FetchFailed' THEN 'fetch failure'
+        WHEN regexp_matches(concat_ws(' ', error, message), $disk_full) THEN 'disk full'
+        WHEN regexp_matches(concat_ws(' ', error, message), $io_error) THEN 'I/O error'
+        WHEN regexp_matches(concat_ws(' ', error, message), $memory) THEN 'out of memory'
+        WHEN outcome = 'ExecutorLostFailure' THEN 'lost executor'
+        WHEN outcome = 'ExceptionFailure' THEN 'user exception' ELSE 'other' END AS failure
+    FROM facts WHERE kind = 'task' AND outcome NOT IN ('Success', 'TaskKilled', 'TaskCommitDenied', 'Resubmitted')
+);
 
 -- What looks like the application's own failure may be the host's: its memory may be bad, or a device missing. So a
 -- partition that failed on one host only, and succeeded on another one, counts against the host. One that failed on
 -- several hosts, in one stage or in several, or never succeeded, counts against nobody.
 CREATE OR REPLACE TEMP TABLE bad_partitions AS
-SELECT app, partition FROM failed WHERE failure IN ('out of memory', 'user exception', 'other') AND partition IS NOT NULL
+SELECT app, partition FROM failed WHERE is_unexplained AND partition IS NOT NULL
 GROUP BY ALL HAVING count(DISTINCT stage) >= $bad_partition_stages AND count(DISTINCT host) > 1;
 
 CREATE OR REPLACE TEMP TABLE only_there AS
 SELECT app, stage, attempt, partition FROM (
     SELECT app, stage, attempt, partition, min(host) AS host FROM failed
-    WHERE failure IN ('out of memory', 'user exception', 'other') GROUP BY ALL HAVING count(DISTINCT host) = 1
+    WHERE is_unexplained GROUP BY ALL HAVING count(DISTINCT host) = 1
 ) AS own WHERE (app, partition) NOT IN (FROM bad_partitions) AND EXISTS (
     SELECT * FROM facts WHERE facts.app = own.app AND facts.stage = own.stage AND facts.attempt = own.attempt
         AND facts.partition = own.partition AND facts.outcome = 'Success' AND facts.host <> own.host
@@ -135,7 +138,7 @@ SELECT app, stage, attempt, partition FROM (
 CREATE OR REPLACE TEMP TABLE all_there AS
 WITH own AS (
     SELECT app, stage, attempt, min(host) AS host, min(time) AS began FROM failed
-    WHERE failure IN ('out of memory', 'user exception', 'other')
+    WHERE is_unexplained
     GROUP BY ALL HAVING count(DISTINCT host) = 1 AND count(DISTINCT partition) >= $min_failed_partitions
 ), there AS (
     SELECT app, host, min(coalesce(launched, time)) AS since FROM facts WHERE kind IN ('task', 'executor') GROUP BY ALL
@@ -176,9 +179,9 @@ WHERE place = 1 AND len(waits) >= $min_hosts AND list_median(waits[2:]) >= $min_
 CREATE OR REPLACE TEMP TABLE charged_tasks AS
 SELECT failed.* REPLACE (
     CASE WHEN failure = 'fetch failure' THEN served_by ELSE host END AS host,
-    CASE WHEN failure IN ('out of memory', 'user exception', 'other') AND all_there.app IS NOT NULL
+    CASE WHEN is_unexplained AND all_there.app IS NOT NULL
         THEN 'all tasks failed there and none elsewhere'
-        WHEN failure IN ('out of memory', 'user exception', 'other') AND only_there.app IS NOT NULL
+        WHEN is_unexplained AND only_there.app IS NOT NULL
         THEN 'tasks that failed only there and succeeded elsewhere' ELSE failure END AS failure)
 FROM failed LEFT JOIN only_there USING (app, stage, attempt, partition)
     LEFT JOIN all_there USING (app, stage, attempt, host);
@@ -188,12 +191,14 @@ SELECT app, stage, attempt, host, failure, count(*) AS tasks, coalesce(sum(durat
     coalesce(list(DISTINCT partition) FILTER (failure IN (
         'tasks that failed only there and succeeded elsewhere', 'all tasks failed there and none elsewhere')), []) AS partitions,
     any_value(message) AS message
-FROM charged_tasks
+FROM (
+    FROM charged_tasks
+    -- Where every task failed, partitions that succeeded elsewhere count as such, too: in its other applications the host
+    -- may have had a success in between.
+    UNION ALL BY NAME
+    SELECT * REPLACE ('tasks that failed only there and succeeded elsewhere' AS failure) FROM failed
+    SEMI JOIN only_there USING (app, stage, attempt, partition) SEMI JOIN all_there USING (app, stage, attempt, host)
+    WHERE is_unexplained
+)
 WHERE host IS NOT NULL GROUP BY ALL
-UNION ALL SELECT *, NULL FROM servers
--- Where every task failed, partitions that succeeded elsewhere count as such, too: in its other applications the host may
--- have had a success in between.
-UNION ALL SELECT app, stage, attempt, host, 'tasks that failed only there and succeeded elsewhere', count(*),
-    coalesce(sum(duration), 0), max(time), list(DISTINCT partition), any_value(message)
-FROM failed SEMI JOIN only_there USING (app, stage, attempt, partition) SEMI JOIN all_there USING (app, stage, attempt, host)
-WHERE failure IN ('out of memory', 'user exception', 'other') GROUP BY ALL;
+UNION ALL SELECT *, NULL FROM servers;
