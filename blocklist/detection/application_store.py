@@ -122,21 +122,21 @@ class ApplicationStore:
         self._since = 0
         self._has_added = False
         with operational_errors():
-            self._db = self._connect()
-            self._check_version(path)
-            self._db.execute(_TABLES)
+            self._open()
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
-        return duckdb.connect(str(self._path), config={"memory_limit": self.memory})
+    def _open(self) -> None:
+        self._db = duckdb.connect(str(self._path), config={"memory_limit": self.memory})
+        self._check_version()
+        self._db.execute(_TABLES)
 
-    def _check_version(self, path: Path) -> None:
+    def _check_version(self) -> None:
         """Raises BlocklistError for the file of another version: its tables, or what is in them, may differ."""
         tables = self.rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary")
         if not tables:
             self._db.execute("CREATE TABLE version AS SELECT $version AS number", {"version": _VERSION})
         elif {"table_name": "version"} not in tables or self.rows("FROM version") != [{"number": _VERSION}]:
             raise BlocklistError(
-                f"The checkpoint {path.parent} was made by another version of blocklist. {_READ_AGAIN}"
+                f"The checkpoint {self._path.parent} was made by another version of blocklist. {_READ_AGAIN}"
             )
 
     def add(self, number: int, folder: Path) -> bool:
@@ -157,8 +157,7 @@ class ApplicationStore:
             )
         if number % FORGET_AFTER == 0:
             self._db.close()
-            self._db = self._connect()
-            self._db.execute(_TABLES)
+            self._open()
         with self._transaction():
             self._db.read_parquet(f"{glob.escape(str(folder))}/*.parquet").create_view("batch", replace=True)
             if number % FORGET_AFTER == 0:
