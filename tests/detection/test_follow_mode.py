@@ -67,6 +67,11 @@ class Store:
     def add_rows(self, *facts: Mapping[str, Any]) -> None:
         self.add(pa.Table.from_pylist(rows(*facts), arrow_schema()))
 
+    def add_in_turn(self, logs: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        """A batch for each part, of all applications."""
+        for parts in zip(*logs.values(), strict=True):
+            self.add(parsed({f"/logs/{app}": part for app, part in zip(logs, parts, strict=True)}))
+
     def summaries(self, ignored: Mapping[str, int] | None = None) -> list[NodeSummary]:
         self.store.name_applications()
         return self.store.summaries(ignored)
@@ -134,6 +139,10 @@ def long_log(app: str, parts: int, slow_from: int) -> list[list[str]]:
     return found
 
 
+def long_logs(slow_from: int) -> dict[str, list[list[str]]]:
+    return {app: long_log(app, 10, slow_from) for app in ("app-1", "app-2", "app-3")}
+
+
 @pytest.fixture
 def keeps_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three stages of 18 tasks."""
@@ -144,10 +153,8 @@ def keeps_few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("keeps_few")
 def test_of_an_application_that_runs_long_the_latest_stages_are_compared(tmp_path: Path) -> None:
     """A host that becomes slow is found as soon, and by what the same stages show alone."""
-    logs = {app: long_log(app, 10, slow_from=8) for app in ("app-1", "app-2", "app-3")}
-    store = Store(tmp_path)
-    for part in range(10):
-        store.add(parsed({f"/logs/{app}": parts[part] for app, parts in logs.items()}))
+    logs, store = long_logs(slow_from=8), Store(tmp_path)
+    store.add_in_turn(logs)
     (tmp_path / "latest").mkdir()
     latest = Store(tmp_path / "latest")
     kept = {f"/logs/{app}": [*parts[0][:2], *(it for part in parts[8:] for it in part)] for app, parts in logs.items()}
@@ -163,10 +170,8 @@ def test_of_an_application_that_runs_long_the_latest_stages_are_compared(tmp_pat
 @pytest.mark.usefixtures("keeps_few")
 def test_a_host_is_slow_since_before_the_stages_that_are_compared(tmp_path: Path) -> None:
     """Those of a busy application may take seconds. What was before it was unblocked by hand does not count."""
-    logs = {app: long_log(app, 10, slow_from=0) for app in ("app-1", "app-2", "app-3")}
     store = Store(tmp_path)
-    for part in range(10):
-        store.add(parsed({f"/logs/{app}": parts[part] for app, parts in logs.items()}))
+    store.add_in_turn(long_logs(slow_from=0))
     (verdict,) = judge(store.summaries(), Rules()).verdicts
     assert verdict.last_evidence - verdict.first_evidence >= 9 * 60_000
     unblocked = now() - 7 * 60_000
