@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import duckdb
 import pandas as pd  # type: ignore[import-untyped]
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from blocklist.detection.host_comparison import compare
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from benchmarks.detection_quality.runs import SimulatedTask, SyntheticRun
 from blocklist.detection.event_parser import arrow_schema

@@ -21,7 +21,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import duckdb
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from blocklist.detection.applications import (
     KUBERNETES_APP_ID,

@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from blocklist.detection import events
 from blocklist.detection.events import EndReason, Input, MeasuredTask, ShuffleRead, ShuffleWrite, TaskEnd

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 import lz4.block  # type: ignore[import-untyped]
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 import zstandard
 
 IN_PROGRESS: Final = ".inprogress"

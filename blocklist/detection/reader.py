@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from blocklist.detection.analysis import Analysis

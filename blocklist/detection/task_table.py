@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Final
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.csv as pa_csv  # type: ignore[import-untyped]
-import pyarrow.json as pa_json  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from blocklist.detection.event_parser import (

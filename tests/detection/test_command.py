@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 
 from blocklist import BlockAction, BlocklistClient

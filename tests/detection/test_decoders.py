@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import lz4.block  # type: ignore[import-untyped]
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given, settings

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 
 from blocklist.detection.event_parser import FactParser, application_name, parse_lines
